@@ -1,0 +1,42 @@
+# fullshard_room(NAME [TORCH] SOURCES a.cpp ... [USES room ...] [LINKS lib ...])
+# One room of docs/layers.md: a static library fullshard_<name> from src/<name>, public headers in
+# include/fullshard/<name>. Torch rooms share one precompiled torch header.
+function(fullshard_room name)
+  cmake_parse_arguments(ROOM "TORCH" "" "SOURCES;USES;LINKS" ${ARGN})
+  set(target fullshard_${name})
+  add_library(${target} STATIC ${ROOM_SOURCES})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
+    $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
+  target_link_libraries(${target} PUBLIC fmt::fmt-header-only nlohmann_json::nlohmann_json Threads::Threads)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:fullshard_flags>)
+  foreach(used IN LISTS ROOM_USES)
+    target_link_libraries(${target} PUBLIC fullshard_${used})
+  endforeach()
+  target_link_libraries(${target} PUBLIC ${ROOM_LINKS})
+  if(ROOM_TORCH)
+    target_link_libraries(${target} PUBLIC LibTorch::torch)
+    fullshard_use_torch_pch(${target})
+  endif()
+endfunction()
+
+# fullshard_test(NAME [TORCH] SOURCES ... [LINKS ...] [LABELS ...])
+# A GoogleTest program; every test becomes a CTest test. Torch tests link the engine's shared library.
+function(fullshard_test name)
+  cmake_parse_arguments(TEST "TORCH" "" "SOURCES;LINKS;LABELS" ${ARGN})
+  if(TEST_TORCH AND NOT FULLSHARD_TORCH)
+    return()
+  endif()
+  add_executable(${name} ${TEST_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(${name} PRIVATE ${TEST_LINKS} fullshard_flags)
+  if(TEST_TORCH)
+    target_link_libraries(${name} PRIVATE fullshard_engine fullshard_test_main)
+    fullshard_use_torch_pch(${name})
+  else()
+    target_link_libraries(${name} PRIVATE GTest::gmock_main GTest::gtest)
+  endif()
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT 240)
+endfunction()

@@ -1,0 +1,1 @@
+// Carrier of the precompiled torch header; see FullshardTorchPch.cmake.

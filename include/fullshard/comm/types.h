@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "fullshard/base/deadline.h"
+#include "fullshard/base/dtype.h"
+
+namespace fullshard::comm {
+
+/// How elements of all ranks are combined. Sums run in rank order, fp16 and bf16 in fp32 accumulators,
+/// so the same inputs give the same bits on every run. kMean divides by the number of ranks.
+enum class ReduceOp { kSum, kMean, kMin, kMax };
+
+/// A contiguous run of elements that a collective reads. The caller keeps it alive and unchanged
+/// until the operation's Work has been waited for.
+struct ConstBuffer {
+  const void* data = nullptr;
+  std::int64_t count = 0;  ///< elements, not bytes
+  base::DType dtype = base::DType::kFloat32;
+};
+
+/// A contiguous run of elements that a collective writes; same contract as ConstBuffer.
+struct Buffer {
+  void* data = nullptr;
+  std::int64_t count = 0;
+  base::DType dtype = base::DType::kFloat32;
+
+  operator ConstBuffer() const { return {data, count, dtype}; }  // NOLINT(google-explicit-constructor)
+};
+
+/// What an operation is about, for error messages: which unit of the model and which training step.
+struct OpTag {
+  std::string unit;         ///< user's dotted name, empty when not about a unit
+  std::int64_t step = -1;   ///< -1 when not inside a step
+};
+
+/// Behaviour of a group's waits.
+struct CommOptions {
+  /// Longest time any blocking call may last. A shorter one finds a stuck rank sooner; a longer one
+  /// tolerates slower ranks. Default: 5 minutes.
+  base::Duration timeout = std::chrono::minutes(5);
+  /// Time spent spinning before a wait sleeps in the kernel. More costs CPU time that another rank
+  /// on the same core could use; less costs a few microseconds of latency.
+  base::Duration spin = std::chrono::microseconds(20);
+};
+
+}  // namespace fullshard::comm
