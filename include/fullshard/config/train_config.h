@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fullshard/base/dtype.h"
+
+// The effective configuration of a training run: plain data that the command line, the launcher and
+// the trainer share. Every field has a row in the schema table (schema.h), which gives its unit,
+// range and meaning; the initial values below are the defaults that help and documentation show.
+
+namespace fullshard::config {
+
+/// What stays sharded between uses; the names are PyTorch's.
+enum class ShardingStrategy { kFullShard, kShardGradOp, kNoShard };
+
+/// How a model is cut into units.
+enum class Wrap {
+  kBlocks,  ///< every block of the model is a unit, the root takes the rest
+  kSize,    ///< subtrees of at least `min_unit_params` parameters
+  kNone,    ///< the whole model is one unit
+};
+
+/// How ranks exchange data.
+enum class Backend {
+  kAuto,   ///< shared memory between processes
+  kShm,    ///< ranks are processes of this host
+  kLocal,  ///< ranks are threads of one process
+};
+
+/// Something that depends on the console unless it is set.
+enum class Toggle { kAuto, kOn, kOff };
+
+struct JobConfig {
+  int nproc_per_node = 0;    ///< 0 = chosen by resolve()
+  int master_port = 0;       ///< 0 = any free port
+  int threads_per_rank = 0;  ///< 0 = chosen by resolve()
+};
+
+struct ModelConfig {
+  std::string name = "gpt";
+  int n_layers = 3;
+  int dim = 128;
+  int n_heads = 4;
+  bool tie_embeddings = true;
+};
+
+struct TrainingConfig {
+  std::int64_t seed = 0;
+  std::int64_t steps = 400;
+  int seq_len = 128;
+  int global_batch_size = 32;  ///< sequences in one optimizer step, over all ranks and micro-batches
+  int gradient_accumulation_steps = 1;
+  double max_norm = 1.0;  ///< 0 = no clipping
+  base::DType dtype = base::DType::kFloat32;
+};
+
+struct OptimizerConfig {
+  std::string name = "adamw";
+  double lr = 2e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  std::vector<std::string> no_decay = {"*.bias", "*norm*"};  ///< globs over parameter names
+};
+
+struct LrSchedulerConfig {
+  std::int64_t warmup_steps = 20;
+  double min_lr_factor = 0.1;
+};
+
+struct ParallelismConfig {
+  ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+  Wrap wrap = Wrap::kBlocks;
+  std::int64_t min_unit_params = 100'000;
+};
+
+struct CommConfig {
+  Backend backend = Backend::kAuto;
+  double timeout_seconds = 300;
+};
+
+struct DataConfig {
+  std::string path;  ///< empty = the King James Bible of Debian's bible-kjv
+  int prefetch = 2;
+  double validation_fraction = 0.05;
+};
+
+struct ValidationConfig {
+  bool enable = true;
+  std::int64_t freq = 100;
+  int steps = 8;
+};
+
+struct MetricsConfig {
+  std::int64_t log_freq = 10;
+  std::string jsonl;  ///< empty = no file
+  Toggle progress = Toggle::kAuto;
+};
+
+struct GenerationConfig {
+  int bytes = 200;  ///< 0 = generate nothing
+  double temperature = 0.8;
+  std::string prompt = "In the beginning ";
+};
+
+struct TrainConfig {
+  JobConfig job;
+  ModelConfig model;
+  TrainingConfig training;
+  OptimizerConfig optimizer;
+  LrSchedulerConfig lr_scheduler;
+  ParallelismConfig parallelism;
+  CommConfig comm;
+  DataConfig data;
+  ValidationConfig validation;
+  MetricsConfig metrics;
+  GenerationConfig generation;
+};
+
+}  // namespace fullshard::config

@@ -1,0 +1,15 @@
+#pragma once
+
+// The C entry points of libfullshard.so: all that the torch-free executable knows of the engine.
+// It finds them with dlsym, so that commands which need no tensors never load libtorch.
+
+extern "C" {
+
+/// Trains as the effective configuration says: JSON as config::to_json writes it, resolved, with
+/// job.nproc_per_node and job.threads_per_rank above 0. With RANK in the environment this process
+/// is one rank of WORLD_SIZE; otherwise it is the whole job, with its ranks as threads when
+/// job.nproc_per_node is above 1. Returns the process exit code and lets no exception out: what
+/// went wrong has been told through base::report_error.
+__attribute__((visibility("default"))) int fullshard_engine_train(
+    const char* effective_config_json);
+}
