@@ -1,0 +1,35 @@
+#pragma once
+
+// Everything a training program needs, under the names of PyTorch's FSDP.
+
+#include "fullshard/base/error.h"
+#include "fullshard/comm/init.h"
+#include "fullshard/comm/world.h"
+#include "fullshard/optim/adamw.h"
+#include "fullshard/optim/schedule.h"
+#include "fullshard/shard/fully_shard.h"
+
+namespace fullshard {
+
+using base::Error;
+using base::ErrorCode;
+using comm::CommOptions;
+using comm::Mesh;
+using comm::World;
+using shard::automatic;
+using shard::Counters;
+using shard::fully_shard;
+using shard::FullyShardedDataParallel;
+using shard::FullyShardOptions;
+using shard::root_only;
+using shard::ShardedModule;
+using shard::ShardingStrategy;
+using shard::size_based;
+using shard::UnshardedMode;
+using shard::wrap_modules;
+using shard::WrapPolicy;
+
+/// The world this process was started into: by torchrun, the fullshard launcher, or alone.
+inline World init(const CommOptions& options = {}) { return comm::init(options); }
+
+}  // namespace fullshard

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fullshard::shard {
+
+/// What one unit did on this rank since it was sharded.
+struct UnitCounters {
+  std::string name;                  ///< dotted name; "(root)" for the root
+  std::int64_t bytes = 0;            ///< of the whole unit, padding included
+  std::int64_t all_gathers = 0;      ///< times it was made resident
+  std::int64_t reduce_scatters = 0;  ///< times its gradients were reduced
+  double exposed_seconds = 0;        ///< time this rank stood still for its collectives
+};
+
+/// What the engine did on this rank since the model was sharded; always on. Bytes are per rank.
+/// On one host a gather copies nothing; its bytes are those a copying backend would have received.
+struct Counters {
+  std::int64_t all_gathers = 0;
+  std::int64_t all_gather_bytes = 0;       ///< received from other ranks
+  std::int64_t reduce_scatters = 0;
+  std::int64_t reduce_scatter_bytes = 0;   ///< gradients read from other ranks
+  std::int64_t live_unsharded_bytes = 0;   ///< of units resident now
+  std::int64_t peak_unsharded_bytes = 0;   ///< since the start or the last reset_peak
+  std::int64_t parameter_shard_bytes = 0;  ///< this rank's own share
+  std::int64_t gradient_bytes = 0;         ///< of reduced gradient shards held now
+  std::int64_t unreduced_gradient_bytes = 0;       ///< full-size gradients held now
+  std::int64_t peak_unreduced_gradient_bytes = 0;  ///< since the start or the last reset_peak
+  std::int64_t staging_bytes = 0;          ///< private full copies made by unsharded scopes, now
+  double exposed_comm_seconds = 0;         ///< time this rank waited for others or reduced gradients
+  std::vector<UnitCounters> units;
+};
+
+}  // namespace fullshard::shard
