@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fullshard/base/dtype.h"
+
+namespace fullshard::layout {
+
+/// The smallest piece of a parameter that is never divided between two ranks.
+enum class Atom {
+  kElement,    ///< anywhere
+  kRow,        ///< whole rows of the first dimension, `rows_per_atom` of them together
+  kParameter,  ///< the whole parameter stays on one rank
+};
+
+/// What a layout has to know of one parameter.
+struct ParameterSpec {
+  std::string name;                 ///< the user's dotted name, unique in its unit
+  std::vector<std::int64_t> shape;  ///< empty for a scalar, which has one element
+  base::DType dtype = base::DType::kFloat32;
+  Atom atom = Atom::kElement;
+  bool trainable = true;
+  std::int64_t rows_per_atom = 1;  ///< for kRow: rows of one head, one expert, one group; at least 1
+
+  bool operator==(const ParameterSpec&) const = default;
+};
+
+/// Elements of a shape. Throws base::Error(kInvalidArgument) naming `name` when an extent is
+/// negative or the product does not fit in 63 bits.
+std::int64_t numel(const std::string& name, const std::vector<std::int64_t>& shape);
+
+}  // namespace fullshard::layout
