@@ -22,7 +22,8 @@ struct ParameterSpec {
   base::DType dtype = base::DType::kFloat32;
   Atom atom = Atom::kElement;
   bool trainable = true;
-  std::int64_t rows_per_atom = 1;  ///< for kRow: rows of one head, one expert, one group; at least 1
+  std::int64_t rows_per_atom =
+      1;  ///< for kRow: rows of one head, one expert, one group; at least 1
 
   bool operator==(const ParameterSpec&) const = default;
 };

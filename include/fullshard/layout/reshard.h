@@ -27,10 +27,9 @@ struct Copy {
 
 /// The copies that turn one set of sharded units into another: different world, weights, alignment,
 /// atoms, order, or grouping into units. Every element of every parameter is copied exactly once;
-/// padding is not copied. Ordered by target unit, parameter and element. dtypes may differ, in which
-/// case whoever copies converts.
-/// Throws base::Error(kInvalidArgument) naming the parameter when a parameter is on one side only,
-/// twice on one side, or has another shape.
+/// padding is not copied. Ordered by target unit, parameter and element. dtypes may differ, in
+/// which case whoever copies converts. Throws base::Error(kInvalidArgument) naming the parameter
+/// when a parameter is on one side only, twice on one side, or has another shape.
 std::vector<Copy> reshard_map(std::span<const UnitLayout> from, std::span<const UnitLayout> to);
 
 /// The same between two single units.

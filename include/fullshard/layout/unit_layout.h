@@ -42,10 +42,10 @@ struct PlacedParameter {
 /// sizes do not divide. Slices cover the buffer in rank order. A cut may fall only
 ///   - at the start of a parameter or at the end of the buffer, or
 ///   - inside a parameter at a multiple of lcm(atom, alignment) elements from its start,
-/// so that "slices start at aligned offsets" and "no atom is divided" hold together for every shape:
-/// rows of 16 floats may be cut anywhere, rows of 5 floats at every 16th row. Of the allowed cuts,
-/// each rank takes the one nearest to its fair share. Where there are fewer allowed cuts than ranks,
-/// some slices are empty.
+/// so that "slices start at aligned offsets" and "no atom is divided" hold together for every
+/// shape: rows of 16 floats may be cut anywhere, rows of 5 floats at every 16th row. Of the allowed
+/// cuts, each rank takes the one nearest to its fair share. Where there are fewer allowed cuts than
+/// ranks, some slices are empty.
 ///
 /// A value type: immutable, no torch, the same on every rank that passes the same input.
 class UnitLayout {

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "fullshard/schedule/trace.h"
+
+namespace fullshard::schedule {
+
+struct ScheduleOptions {
+  /// true (FULL_SHARD): a unit leaves after its forward and is gathered again for its backward.
+  /// false (SHARD_GRAD_OP): it stays from its forward to its last touch in backward; one gather
+  /// less a unit, at the price of all units' memory at once.
+  bool reshard_after_forward = true;
+
+  /// Most bytes of gathered units at any time; 0 is no limit. The limit comes before every other
+  /// wish here: where they do not fit together, the unit whose next use is farthest leaves first.
+  std::int64_t max_unsharded_bytes = 0;
+
+  /// A unit stays when at most this many events of other units come before its next touch in the
+  /// same phase. Larger saves gathers of units that take turns, and holds them longer.
+  int keep_distance = 1;
+
+  /// By unit: gathered at its first touch and kept to the end of the step. Empty: none.
+  std::vector<bool> keep_gathered;
+
+  /// Events to look ahead: while an event runs, the units of the next `prefetch` events are
+  /// gathered as far as they fit under the limit, and none of them is evicted before it is used. 0
+  /// gathers on touch; 1 hides one gather behind one unit's computation and holds one unit more.
+  int prefetch = 0;
+};
+
+/// What is done at one event, in this order: evict, gather the touched unit if it is not resident,
+/// gather ahead.
+struct Event {
+  Touch touch;
+  std::vector<int> evict;
+  std::vector<int> gather_ahead;
+
+  bool operator==(const Event&) const = default;
+};
+
+/// The residency plan of one step, which begins and ends with nothing resident.
+struct Schedule {
+  int units = 0;  ///< every unit is below this
+  std::vector<Event> events;
+  std::vector<int> evict_at_end;
+
+  bool operator==(const Schedule&) const = default;
+};
+
+/// Plans the step that `trace` recorded. `unit_bytes` gives the gathered size of every unit.
+///
+/// A resident unit is evicted as soon as another unit is touched, unless its next touch
+///   - is within the next max(1, prefetch) events,
+///   - is in the same phase after at most keep_distance events of other units,
+/// or it has a backward touch ahead and reshard_after_forward is false, or keep_gathered names it.
+/// Then units are evicted by farthest next use (Belady's rule) until the touched unit fits.
+///
+/// Throws base::Error(kInvalidArgument) when a touched unit alone is above max_unsharded_bytes,
+/// when the trace names a unit that unit_bytes lacks, or for options out of range.
+Schedule make_schedule(const Trace& trace, std::span<const std::int64_t> unit_bytes,
+                       const ScheduleOptions& options);
+
+/// Throws base::Error(kInvalidArgument) for options that no trace over these units could use: a
+/// negative number, keep_gathered of another length, a negative unit size.
+void validate(std::span<const std::int64_t> unit_bytes, const ScheduleOptions& options);
+
+}  // namespace fullshard::schedule

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace fullshard::schedule {
+
+enum class Phase { kForward, kBackward };
+
+/// An operator has read a parameter of a unit. Units are small non-negative integers.
+struct Touch {
+  int unit = 0;
+  Phase phase = Phase::kForward;
+
+  bool operator==(const Touch&) const = default;
+};
+
+/// The touches of one step in order, where consecutive touches of the same unit and phase count as
+/// one event: a block of a model makes dozens of touches and one event.
+class Trace {
+ public:
+  /// Returns whether the touch began a new event.
+  bool add(Touch touch) {
+    if (!events_.empty() && events_.back() == touch) return false;
+    events_.push_back(touch);
+    return true;
+  }
+
+  const std::vector<Touch>& events() const { return events_; }
+  std::size_t size() const { return events_.size(); }
+  bool empty() const { return events_.empty(); }
+  void clear() { events_.clear(); }
+
+  bool operator==(const Trace&) const = default;
+
+ private:
+  std::vector<Touch> events_;
+};
+
+}  // namespace fullshard::schedule
