@@ -80,15 +80,16 @@ class UnitLayout {
   /// Elements of the largest slice: what a collective that wants equal parts pads to.
   std::int64_t max_slice_size() const;
 
-  /// The elements of one parameter that a rank owns, counted from the parameter's own start.
+  /// The elements of one parameter that a rank owns, counted from the parameter's own start; {0, 0}
+  /// when it owns none.
   Range shard(std::size_t parameter, int rank) const;
   /// The rank that owns one element of a parameter.
   int owner(std::size_t parameter, std::int64_t element) const;
 
  private:
   UnitLayout() = default;
-  void place(std::vector<ParameterSpec> specs);
-  void cut();
+  std::int64_t place(std::vector<ParameterSpec> specs);  // returns the flat size
+  void cut(std::int64_t flat_size);
 
   std::string unit_;
   LayoutOptions options_;
