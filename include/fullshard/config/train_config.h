@@ -50,7 +50,8 @@ struct TrainingConfig {
   std::int64_t seed = 0;
   std::int64_t steps = 400;
   int seq_len = 128;
-  int global_batch_size = 32;  ///< sequences in one optimizer step, over all ranks and micro-batches
+  int global_batch_size =
+      32;  ///< sequences in one optimizer step, over all ranks and micro-batches
   int gradient_accumulation_steps = 1;
   double max_norm = 1.0;  ///< 0 = no clipping
   base::DType dtype = base::DType::kFloat32;

@@ -1,0 +1,227 @@
+#include "config/row.h"
+
+// The schema itself. Sections and fields stand in the order in which help shows them.
+
+namespace fullshard::config {
+
+template <>
+struct Names<base::DType> {
+  static constexpr std::array<std::pair<base::DType, std::string_view>, 2> kTable = {
+      {{base::DType::kFloat32, "float32"}, {base::DType::kFloat64, "float64"}}};
+};
+
+template <>
+struct Names<ShardingStrategy> {
+  static constexpr std::array<std::pair<ShardingStrategy, std::string_view>, 3> kTable = {
+      {{ShardingStrategy::kFullShard, "FULL_SHARD"},
+       {ShardingStrategy::kShardGradOp, "SHARD_GRAD_OP"},
+       {ShardingStrategy::kNoShard, "NO_SHARD"}}};
+};
+
+template <>
+struct Names<Wrap> {
+  static constexpr std::array<std::pair<Wrap, std::string_view>, 3> kTable = {
+      {{Wrap::kBlocks, "blocks"}, {Wrap::kSize, "size"}, {Wrap::kNone, "none"}}};
+};
+
+template <>
+struct Names<Backend> {
+  static constexpr std::array<std::pair<Backend, std::string_view>, 3> kTable = {
+      {{Backend::kAuto, "auto"}, {Backend::kShm, "shm"}, {Backend::kLocal, "local"}}};
+};
+
+template <>
+struct Names<Toggle> {
+  static constexpr std::array<std::pair<Toggle, std::string_view>, 3> kTable = {
+      {{Toggle::kAuto, "auto"}, {Toggle::kOn, "on"}, {Toggle::kOff, "off"}}};
+};
+
+namespace {
+
+using Rows = std::vector<Field>;
+
+void add_job(Rows& rows) {
+  rows.push_back(row(
+      "job.nproc_per_node", [](auto& c) -> auto& { return c.job.nproc_per_node; }, "ranks",
+      "ranks to start on this host; 0 = one a core, up to 8, that split the global batch evenly",
+      between(0, 1024)));
+  rows.push_back(row(
+      "job.master_port", [](auto& c) -> auto& { return c.job.master_port; }, "",
+      "port on which ranks find each other; 0 = any free one", between(0, 65535)));
+  rows.push_back(row(
+      "job.threads_per_rank", [](auto& c) -> auto& { return c.job.threads_per_rank; }, "threads",
+      "computing threads of each rank; 0 = OMP_NUM_THREADS if set, else an equal share of the "
+      "cores",
+      between(0, 1024)));
+}
+
+void add_model(Rows& rows) {
+  rows.push_back(choice(
+      "model.name", [](auto& c) -> auto& { return c.model.name; }, {"gpt"}, "kind of model"));
+  rows.push_back(row(
+      "model.n_layers", [](auto& c) -> auto& { return c.model.n_layers; }, "blocks",
+      "transformer blocks", at_least(1)));
+  rows.push_back(row(
+      "model.dim", [](auto& c) -> auto& { return c.model.dim; }, "features",
+      "width of the residual stream; a multiple of model.n_heads", at_least(1)));
+  rows.push_back(row(
+      "model.n_heads", [](auto& c) -> auto& { return c.model.n_heads; }, "heads",
+      "attention heads in a block", at_least(1)));
+  rows.push_back(row(
+      "model.tie_embeddings", [](auto& c) -> auto& { return c.model.tie_embeddings; }, "",
+      "use the token table as output head too"));
+}
+
+void add_training(Rows& rows) {
+  rows.push_back(row(
+      "training.seed", [](auto& c) -> auto& { return c.training.seed; }, "",
+      "seed of initial weights and data order", at_least(0)));
+  rows.push_back(row(
+      "training.steps", [](auto& c) -> auto& { return c.training.steps; }, "steps",
+      "optimizer steps to train for", at_least(1)));
+  rows.push_back(row(
+      "training.seq_len", [](auto& c) -> auto& { return c.training.seq_len; }, "tokens",
+      "length of a sequence", at_least(1)));
+  rows.push_back(row(
+      "training.global_batch_size", [](auto& c) -> auto& { return c.training.global_batch_size; },
+      "sequences", "sequences in one step, over all ranks and micro-batches", at_least(1)));
+  rows.push_back(row(
+      "training.gradient_accumulation_steps",
+      [](auto& c) -> auto& { return c.training.gradient_accumulation_steps; }, "micro-batches",
+      "micro-batches into which each rank cuts its share of a step; more need less memory",
+      at_least(1)));
+  rows.push_back(row(
+      "training.max_norm", [](auto& c) -> auto& { return c.training.max_norm; }, "",
+      "clip the gradient's global L2 norm to this; 0 = do not clip", at_least(0)));
+  rows.push_back(row(
+      "training.dtype", [](auto& c) -> auto& { return c.training.dtype; }, "",
+      "type of parameters and arithmetic"));
+}
+
+void add_optimizer(Rows& rows) {
+  rows.push_back(choice(
+      "optimizer.name", [](auto& c) -> auto& { return c.optimizer.name; }, {"adamw"},
+      "update rule"));
+  rows.push_back(row(
+      "optimizer.lr", [](auto& c) -> auto& { return c.optimizer.lr; }, "", "peak learning rate",
+      at_least(0)));
+  rows.push_back(row(
+      "optimizer.beta1", [](auto& c) -> auto& { return c.optimizer.beta1; }, "",
+      "decay of the mean of gradients", fraction()));
+  rows.push_back(row(
+      "optimizer.beta2", [](auto& c) -> auto& { return c.optimizer.beta2; }, "",
+      "decay of the mean of squared gradients", fraction()));
+  rows.push_back(row(
+      "optimizer.eps", [](auto& c) -> auto& { return c.optimizer.eps; }, "",
+      "added to the denominator of the update", above(0)));
+  rows.push_back(row(
+      "optimizer.weight_decay", [](auto& c) -> auto& { return c.optimizer.weight_decay; }, "",
+      "decoupled weight decay, multiplied by the learning rate", at_least(0)));
+  rows.push_back(row(
+      "optimizer.no_decay", [](auto& c) -> auto& { return c.optimizer.no_decay; }, "",
+      "patterns (* and ?) of parameter names that do not decay"));
+}
+
+void add_lr_scheduler(Rows& rows) {
+  rows.push_back(row(
+      "lr_scheduler.warmup_steps", [](auto& c) -> auto& { return c.lr_scheduler.warmup_steps; },
+      "steps", "steps of linear rise to the peak, before the cosine decay", at_least(0)));
+  rows.push_back(row(
+      "lr_scheduler.min_lr_factor", [](auto& c) -> auto& { return c.lr_scheduler.min_lr_factor; },
+      "", "learning rate at the last step, as a fraction of the peak", between(0, 1)));
+}
+
+void add_parallelism(Rows& rows) {
+  rows.push_back(row(
+      "parallelism.sharding_strategy",
+      [](auto& c) -> auto& { return c.parallelism.sharding_strategy; }, "",
+      "what is sharded: everything; gradients and optimizer state; nothing"));
+  rows.push_back(row(
+      "parallelism.wrap", [](auto& c) -> auto& { return c.parallelism.wrap; }, "",
+      "units: one a block; subtrees of at least min_unit_params; the whole model"));
+  rows.push_back(row(
+      "parallelism.min_unit_params", [](auto& c) -> auto& { return c.parallelism.min_unit_params; },
+      "parameters", "smallest unit when parallelism.wrap is size", at_least(1)));
+}
+
+void add_comm(Rows& rows) {
+  rows.push_back(row(
+      "comm.backend", [](auto& c) -> auto& { return c.comm.backend; }, "",
+      "ranks as processes that share memory (shm) or as threads of one process (local)"));
+  rows.push_back(row(
+      "comm.timeout_seconds", [](auto& c) -> auto& { return c.comm.timeout_seconds; }, "seconds",
+      "longest wait for another rank before the run fails", above(0)));
+}
+
+void add_data(Rows& rows) {
+  rows.push_back(row(
+      "data.path", [](auto& c) -> auto& { return c.data.path; }, "",
+      "UTF-8 text file to train on; empty = the King James Bible of Debian's bible-kjv"));
+  rows.push_back(row(
+      "data.prefetch", [](auto& c) -> auto& { return c.data.prefetch; }, "batches",
+      "batches prepared ahead in the background", at_least(0)));
+  rows.push_back(row(
+      "data.validation_fraction", [](auto& c) -> auto& { return c.data.validation_fraction; }, "",
+      "share of the text, at its end, kept for validation", fraction()));
+}
+
+void add_validation(Rows& rows) {
+  rows.push_back(row(
+      "validation.enable", [](auto& c) -> auto& { return c.validation.enable; }, "",
+      "measure the loss on the validation text"));
+  rows.push_back(row(
+      "validation.freq", [](auto& c) -> auto& { return c.validation.freq; }, "steps",
+      "steps between validations; 0 = only after the last step", at_least(0)));
+  rows.push_back(row(
+      "validation.steps", [](auto& c) -> auto& { return c.validation.steps; }, "batches",
+      "global batches in one validation", at_least(1)));
+}
+
+void add_metrics(Rows& rows) {
+  rows.push_back(row(
+      "metrics.log_freq", [](auto& c) -> auto& { return c.metrics.log_freq; }, "steps",
+      "steps between printed lines", at_least(1)));
+  rows.push_back(row(
+      "metrics.jsonl", [](auto& c) -> auto& { return c.metrics.jsonl; }, "",
+      "file that gets one JSON object for every step; empty = none"));
+  rows.push_back(row(
+      "metrics.progress", [](auto& c) -> auto& { return c.metrics.progress; }, "",
+      "progress bar; auto = when the console is a terminal"));
+}
+
+void add_generation(Rows& rows) {
+  rows.push_back(row(
+      "generation.bytes", [](auto& c) -> auto& { return c.generation.bytes; }, "bytes",
+      "text to generate after training; 0 = none", at_least(0)));
+  rows.push_back(row(
+      "generation.temperature", [](auto& c) -> auto& { return c.generation.temperature; }, "",
+      "0 = always the likeliest byte; larger is more random", at_least(0)));
+  rows.push_back(row(
+      "generation.prompt", [](auto& c) -> auto& { return c.generation.prompt; }, "",
+      "text that generation continues"));
+}
+
+Rows make_table() {
+  Rows rows;
+  add_job(rows);
+  add_model(rows);
+  add_training(rows);
+  add_optimizer(rows);
+  add_lr_scheduler(rows);
+  add_parallelism(rows);
+  add_comm(rows);
+  add_data(rows);
+  add_validation(rows);
+  add_metrics(rows);
+  add_generation(rows);
+  return rows;
+}
+
+}  // namespace
+
+std::span<const Field> schema() {
+  static const Rows table = make_table();
+  return table;
+}
+
+}  // namespace fullshard::config
