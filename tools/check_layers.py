@@ -6,7 +6,7 @@ reach no torch header by any chain of includes; USES and TORCH of each fullshard
 table; every folder under src/ and include/fullshard/ is a room of the table.
 
 usage: tools/check_layers.py [--root FOLDER] [--list-plain]
-  --list-plain  only print the folders of rooms without torch, one a line
+  --list-plain  only print the .cpp files of rooms without torch, one a line
 Exit code: 0 clean, 1 violations (one a line on standard output), 2 the table cannot be read.
 """
 
@@ -120,6 +120,13 @@ class Tree:
         return None
 
 
+def plain_sources(tree):
+    for relative in tree.includes:
+        room = tree.room_of(relative)
+        if relative.endswith(".cpp") and room and not room.torch:
+            yield relative
+
+
 def check_rows(rooms):
     for room in rooms.values():
         for used in sorted(room.may_use):
@@ -195,10 +202,10 @@ def main():
     except TableError as error:
         print(error, file=sys.stderr)
         return 2
-    if arguments.list_plain:
-        print("\n".join(sorted(room.name for room in rooms.values() if not room.torch)))
-        return 0
     tree = Tree(root, rooms)
+    if arguments.list_plain:
+        print("\n".join(plain_sources(tree)))
+        return 0
     violations = [
         *check_rows(rooms),
         *check_includes(tree),

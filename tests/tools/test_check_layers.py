@@ -110,9 +110,9 @@ def test_each_fault_is_named(tmp_path, fault):
     assert expected in result.stdout.splitlines()
 
 
-def test_plain_rooms_are_listed(tmp_path):
+def test_sources_of_plain_rooms_are_listed(tmp_path):
     lay_out(tmp_path, CLEAN)
-    assert run_tool(tmp_path, "--list-plain").stdout.split() == ["base", "comm"]
+    assert run_tool(tmp_path, "--list-plain").stdout.split() == ["src/comm/shm/ring.cpp"]
 
 
 def test_a_broken_table_is_told_apart_from_violations(tmp_path):
