@@ -20,9 +20,8 @@ int main() {
   torch::nn::Sequential model(torch::nn::Linear(2, 64), torch::nn::Tanh(),
                               torch::nn::Linear(64, 64), torch::nn::Tanh(),
                               torch::nn::Linear(64, 1));
-  auto sharded =
-      fullshard::fully_shard(model, world.mesh(),
-                             {.auto_wrap_policy = fullshard::wrap_modules<torch::nn::LinearImpl>()});
+  auto sharded = fullshard::fully_shard(
+      model, world.mesh(), {.auto_wrap_policy = fullshard::wrap_modules<torch::nn::LinearImpl>()});
   torch::optim::AdamW optimizer(sharded.parameters(), torch::optim::AdamWOptions(1e-2));
 
   const auto points = torch::rand({512, 2}) * 2 - 1;  // the same on every rank
