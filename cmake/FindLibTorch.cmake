@@ -17,7 +17,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::torch)
   set_target_properties(LibTorch::torch_cpu PROPERTIES IMPORTED_LOCATION ${LibTorch_CPU_LIBRARY})
   add_library(LibTorch::torch INTERFACE IMPORTED)
   set_target_properties(LibTorch::torch PROPERTIES
-    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES
+    INTERFACE_INCLUDE_DIRECTORIES
       "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
     INTERFACE_LINK_LIBRARIES "LibTorch::torch_cpu;LibTorch::c10"
     # torch_cpu must stay linked although nothing may refer to it directly: it registers the operators.
