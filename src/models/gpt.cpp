@@ -1,0 +1,156 @@
+#include "fullshard/models/gpt.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "fullshard/base/error.h"
+
+namespace fullshard::models {
+namespace {
+
+constexpr double kInitStd = 0.02;
+constexpr std::int64_t kMlpRatio = 4;
+
+[[noreturn]] void reject(const std::string& message) {
+  throw base::Error(base::ErrorCode::kInvalidArgument, message);
+}
+
+void require_positive(const char* field, std::int64_t value) {
+  if (value < 1) reject(fmt::format("GPT options: {} must be at least 1, not {}", field, value));
+}
+
+torch::nn::LayerNorm make_norm(const GptOptions& options) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.dim}).eps(options.norm_eps));
+}
+
+void initialise_linear(torch::nn::Linear& linear, double std) {
+  torch::nn::init::normal_(linear->weight, 0.0, std);
+  if (linear->bias.defined()) torch::nn::init::zeros_(linear->bias);
+}
+
+}  // namespace
+
+void validate(const GptOptions& options) {
+  require_positive("vocab_size", options.vocab_size);
+  require_positive("seq_len", options.seq_len);
+  require_positive("dim", options.dim);
+  require_positive("n_layers", options.n_layers);
+  require_positive("n_heads", options.n_heads);
+  if (options.dim % options.n_heads != 0) {
+    reject(fmt::format("GPT options: n_heads {} must divide dim {}", options.n_heads, options.dim));
+  }
+  if (!(options.norm_eps > 0)) {
+    reject(fmt::format("GPT options: norm_eps must be above 0, not {}", options.norm_eps));
+  }
+}
+
+AttentionImpl::AttentionImpl(const GptOptions& options) : n_heads_(options.n_heads) {
+  qkv = register_module("qkv", torch::nn::Linear(options.dim, 3 * options.dim));
+  projection = register_module("projection", torch::nn::Linear(options.dim, options.dim));
+}
+
+at::Tensor AttentionImpl::forward(const at::Tensor& x) {
+  const std::int64_t batch = x.size(0);
+  const std::int64_t seq = x.size(1);
+  const std::int64_t dim = x.size(2);
+  // [3, batch, heads, seq, head_dim]
+  const auto split = qkv->forward(x)
+                         .view({batch, seq, 3, n_heads_, dim / n_heads_})
+                         .permute({2, 0, 3, 1, 4})
+                         .unbind(0);
+  const at::Tensor mixed = at::scaled_dot_product_attention(
+      split[0], split[1], split[2], /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true);
+  return projection->forward(mixed.transpose(1, 2).reshape({batch, seq, dim}));
+}
+
+MlpImpl::MlpImpl(const GptOptions& options) {
+  up = register_module("up", torch::nn::Linear(options.dim, kMlpRatio * options.dim));
+  projection = register_module("projection", torch::nn::Linear(kMlpRatio * options.dim, options.dim));
+}
+
+at::Tensor MlpImpl::forward(const at::Tensor& x) {
+  return projection->forward(at::gelu(up->forward(x), "tanh"));
+}
+
+BlockImpl::BlockImpl(const GptOptions& options) {
+  attention_norm = register_module("attention_norm", make_norm(options));
+  attention = register_module("attention", Attention(options));
+  mlp_norm = register_module("mlp_norm", make_norm(options));
+  mlp = register_module("mlp", Mlp(options));
+}
+
+at::Tensor BlockImpl::forward(const at::Tensor& x) {
+  const at::Tensor attended = x + attention->forward(attention_norm->forward(x));
+  return attended + mlp->forward(mlp_norm->forward(attended));
+}
+
+GptImpl::GptImpl(const GptOptions& options) : options_(options) {
+  validate(options);
+  token_embedding = register_module("token_embedding",
+                                    torch::nn::Embedding(options.vocab_size, options.dim));
+  position_embedding =
+      register_module("position_embedding", torch::nn::Embedding(options.seq_len, options.dim));
+  blocks = register_module("blocks", torch::nn::ModuleList());
+  for (std::int64_t i = 0; i < options.n_layers; ++i) blocks->push_back(Block(options));
+  final_norm = register_module("final_norm", make_norm(options));
+  if (!options.tie_embeddings) {
+    head = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(
+                                       options.dim, options.vocab_size).bias(false)));
+  }
+  initialise();
+}
+
+void GptImpl::initialise() {
+  const double residual_std = kInitStd / std::sqrt(2.0 * static_cast<double>(options_.n_layers));
+  torch::nn::init::normal_(token_embedding->weight, 0.0, kInitStd);
+  torch::nn::init::normal_(position_embedding->weight, 0.0, kInitStd);
+  for (const auto& module : *blocks) {
+    auto& block = *module->as<BlockImpl>();
+    initialise_linear(block.attention->qkv, kInitStd);
+    initialise_linear(block.attention->projection, residual_std);
+    initialise_linear(block.mlp->up, kInitStd);
+    initialise_linear(block.mlp->projection, residual_std);
+  }
+  if (head) initialise_linear(head, kInitStd);
+}
+
+at::Tensor GptImpl::forward(const at::Tensor& tokens) {
+  if (tokens.dim() != 2) {
+    reject(fmt::format("GPT takes tokens [batch, seq], not {} dimensions", tokens.dim()));
+  }
+  const std::int64_t seq = tokens.size(1);
+  if (seq > options_.seq_len) {
+    reject(fmt::format("a sequence of {} tokens is longer than the model's seq_len {}", seq,
+                       options_.seq_len));
+  }
+  at::Tensor x = token_embedding->forward(tokens) +
+                 position_embedding->forward(at::arange(seq, tokens.options()));
+  for (const auto& module : *blocks) x = module->as<BlockImpl>()->forward(x);
+  x = final_norm->forward(x);
+  return head ? head->forward(x) : at::linear(x, token_embedding->weight);
+}
+
+at::Tensor GptImpl::loss(const at::Tensor& tokens, const at::Tensor& targets) {
+  const at::Tensor logits = forward(tokens);
+  return at::cross_entropy_loss(logits.view({-1, options_.vocab_size}), targets.reshape({-1}));
+}
+
+std::int64_t parameter_count(const GptOptions& options) {
+  const std::int64_t d = options.dim;
+  const std::int64_t linears = (3 + 1 + 2 * kMlpRatio) * d * d + (3 + 1 + kMlpRatio + 1) * d;
+  const std::int64_t norms = 2 * 2 * d;
+  const std::int64_t tables = (options.tie_embeddings ? 1 : 2) * options.vocab_size * d;
+  return options.n_layers * (linears + norms) + 2 * d + tables + options.seq_len * d;
+}
+
+double flops_per_token(const GptOptions& options, std::int64_t seq) {
+  const std::int64_t looked_up =
+      options.seq_len + (options.tie_embeddings ? 0 : options.vocab_size);
+  const auto multiplied = static_cast<double>(parameter_count(options) - looked_up * options.dim);
+  const auto attention = static_cast<double>(options.n_layers * options.dim * seq);
+  return 6.0 * multiplied + 12.0 * attention;
+}
+
+}  // namespace fullshard::models
