@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -52,47 +53,49 @@ class Follower {
   std::int64_t resident_bytes() const { return resident_bytes_; }
 
   /// Whether the step follows a schedule now, rather than going by demand.
-  bool following() const { return plan_ != nullptr; }
+  bool following() const { return followed_.has_value(); }
   /// Steps that left their schedule, early ends included.
   std::int64_t deviations() const { return deviations_; }
 
-  /// The remembered plans; null when no step of that kind has ended yet.
-  const Schedule* training_schedule() const { return training_ ? &*training_ : nullptr; }
-  const Schedule* forward_only_schedule() const {
-    return forward_only_ ? &*forward_only_ : nullptr;
-  }
+  /// The remembered plan of each kind; null when no step of that kind has ended yet.
+  const Schedule* training_schedule() const { return plan(Kind::kTraining); }
+  const Schedule* forward_only_schedule() const { return plan(Kind::kForwardOnly); }
 
  private:
-  bool expects(const Schedule& plan, Touch touch) const;
-  bool follows_prefix(const Schedule& plan, Touch touch) const;
-  void start();
-  bool choose_plan(Touch touch);
-  void change_over(const Schedule& plan);
-  Decision follow(Touch touch);
-  Decision on_demand(Touch touch, bool deviated);
-  void evict_for(int unit);
-  int least_recent(int touched, bool spare_kept) const;
+  enum class Kind : std::size_t { kTraining = 0, kForwardOnly = 1 };
+  static Kind other(Kind kind);
+
+  const Schedule* plan(Kind kind) const;
+  const Schedule* followed() const { return followed_ ? plan(*followed_) : nullptr; }
+  void start_step();
+  bool stay_on_a_plan(Touch touch);
+  bool fits_so_far(const Schedule& candidate, Touch touch) const;
+  void change_over(Kind kind);
+  void leave_plan();
+  void follow();
+  void go_by_demand(Touch touch);
+  bool is_kept(std::size_t unit) const;
+  std::size_t others_free_to_go(int touched) const;
+  int least_recent(int touched) const;
   void evict(int unit);
   void gather(int unit);
-  void leave_plan();
-  void remember();
+  void remember_trace();
 
   std::vector<std::int64_t> unit_bytes_;
   ScheduleOptions options_;
-  std::optional<Schedule> training_;
-  std::optional<Schedule> forward_only_;
-  const Schedule* plan_ = nullptr;  // followed now: training_, forward_only_ or neither
+  std::array<std::optional<Schedule>, 2> plans_;  // by Kind
+  std::optional<Kind> followed_;                  // the plan this step follows, if any
   bool in_step_ = false;
   bool grad_enabled_ = true;
-  std::size_t events_ = 0;  // events of this step so far; when following, events of plan_ done
-  Touch last_;              // the last event's touch, when events_ > 0
-  Trace trace_;             // this step's events, kept only while no plan is followed
+  std::size_t done_ = 0;  // events of the followed plan that have happened
+  Trace trace_;           // this step's events; filled only while no plan is followed
+  Touch last_;            // the event in hand, when in_step_
   std::vector<bool> resident_;
   std::int64_t resident_bytes_ = 0;
-  std::vector<std::int64_t> last_use_;  // by unit: number of its last event, across steps
-  std::int64_t clock_ = 0;
+  std::vector<std::int64_t> last_use_;  // by unit: the clock at its last event
+  std::int64_t clock_ = 0;              // events since construction
   std::int64_t deviations_ = 0;
-  std::vector<int> evicted_;  // what the decision in hand points to; capacity for every unit
+  std::vector<int> evicted_;  // what the latest answer points to; capacity for every unit
   std::vector<int> ahead_;
 };
 

@@ -1,0 +1,211 @@
+#include "fullshard/schedule/follower.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fullshard/base/check.h"
+#include "fullshard/base/error.h"
+#include "schedule/limit.h"
+
+namespace fullshard::schedule {
+namespace {
+
+std::size_t index(int unit) { return static_cast<std::size_t>(unit); }
+
+bool has_backward(const Trace& trace) {
+  return std::any_of(trace.events().begin(), trace.events().end(),
+                     [](const Touch& touch) { return touch.phase == Phase::kBackward; });
+}
+
+/// What a plan has resident after its first `events` events.
+std::vector<bool> residents_after(const Schedule& plan, std::size_t events) {
+  std::vector<bool> resident(index(plan.units));
+  for (std::size_t at = 0; at < events; ++at) {
+    const Event& event = plan.events[at];
+    for (const int unit : event.evict) resident[index(unit)] = false;
+    resident[index(event.touch.unit)] = true;
+    for (const int unit : event.gather_ahead) resident[index(unit)] = true;
+  }
+  return resident;
+}
+
+}  // namespace
+
+Follower::Follower(std::vector<std::int64_t> unit_bytes, ScheduleOptions options)
+    : unit_bytes_(std::move(unit_bytes)),
+      options_(std::move(options)),
+      resident_(unit_bytes_.size()),
+      last_use_(unit_bytes_.size()) {
+  validate(unit_bytes_, options_);
+  for (std::size_t unit = 0; unit < unit_bytes_.size(); ++unit) {
+    check_fits(static_cast<int>(unit), unit_bytes_[unit], options_);
+  }
+  evicted_.reserve(unit_bytes_.size());
+  ahead_.reserve(unit_bytes_.size());
+}
+
+void Follower::begin_pass(bool grad_enabled) {
+  if (in_step_) {
+    throw base::Error(base::ErrorCode::kMisuse,
+                      "begin_pass() in the middle of a step; call end_step() first");
+  }
+  grad_enabled_ = grad_enabled;
+}
+
+Decision Follower::on_touch(int unit, Phase phase) {
+  const Touch touch{unit, phase};
+  if (in_step_ && touch == last_) return {};
+  check_known(unit, unit_bytes_.size());
+  if (!in_step_) start_step();
+  evicted_.clear();
+  ahead_.clear();
+  last_ = touch;
+  last_use_[index(unit)] = ++clock_;
+  const bool had_plan = following();
+  const bool on_plan = had_plan && stay_on_a_plan(touch);
+  if (on_plan) {
+    follow();
+  } else {
+    if (had_plan) leave_plan();
+    go_by_demand(touch);
+  }
+  return {had_plan && !on_plan, evicted_, ahead_};
+}
+
+std::span<const int> Follower::end_step() {
+  evicted_.clear();
+  for (std::size_t unit = 0; unit < resident_.size(); ++unit) {
+    if (resident_[unit]) evict(static_cast<int>(unit));
+  }
+  const Schedule* plan = followed();
+  if (plan != nullptr && done_ < plan->events.size()) leave_plan();
+  if (in_step_ && !following()) remember_trace();
+  in_step_ = false;
+  grad_enabled_ = true;
+  followed_.reset();
+  return evicted_;
+}
+
+Follower::Kind Follower::other(Kind kind) {
+  return kind == Kind::kTraining ? Kind::kForwardOnly : Kind::kTraining;
+}
+
+const Schedule* Follower::plan(Kind kind) const {
+  const std::optional<Schedule>& found = plans_[static_cast<std::size_t>(kind)];
+  return found ? &*found : nullptr;
+}
+
+void Follower::start_step() {
+  in_step_ = true;
+  done_ = 0;
+  trace_.clear();
+  const Kind expected = grad_enabled_ ? Kind::kTraining : Kind::kForwardOnly;
+  // A pass without gradients may still be the start of a training step: activation checkpointing
+  // runs the first block that way.
+  if (plan(expected) != nullptr) {
+    followed_ = expected;
+  } else if (plan(other(expected)) != nullptr) {
+    followed_ = other(expected);
+  }
+}
+
+/// Whether this touch is the next event of the followed plan, or of the other one after a change.
+bool Follower::stay_on_a_plan(Touch touch) {
+  const Schedule& current = *followed();
+  if (done_ < current.events.size() && current.events[done_].touch == touch) return true;
+  const Kind alternative = other(*followed_);
+  if (plan(alternative) == nullptr || !fits_so_far(*plan(alternative), touch)) return false;
+  change_over(alternative);
+  return true;
+}
+
+bool Follower::fits_so_far(const Schedule& candidate, Touch touch) const {
+  if (done_ >= candidate.events.size() || candidate.events[done_].touch != touch) return false;
+  const auto same = [](const Event& a, const Event& b) { return a.touch == b.touch; };
+  const auto begin = candidate.events.begin();
+  return std::equal(begin, begin + static_cast<std::ptrdiff_t>(done_), followed()->events.begin(),
+                    same);
+}
+
+/// Evicts what the new plan would not have resident here. What it would have and is not there is
+/// gathered when touched, so that from now on never more is resident than the plan says.
+void Follower::change_over(Kind kind) {
+  const std::vector<bool> planned = residents_after(*plan(kind), done_);
+  for (std::size_t unit = 0; unit < resident_.size(); ++unit) {
+    if (resident_[unit] && !planned[unit]) evict(static_cast<int>(unit));
+  }
+  followed_ = kind;
+}
+
+void Follower::leave_plan() {
+  const Schedule& left = *followed();
+  for (std::size_t at = 0; at < done_; ++at) trace_.add(left.events[at].touch);
+  followed_.reset();
+  ++deviations_;
+}
+
+void Follower::follow() {
+  const Event& event = followed()->events[done_++];
+  for (const int unit : event.evict) {
+    if (resident_[index(unit)]) evict(unit);
+  }
+  if (!resident_[index(event.touch.unit)]) gather(event.touch.unit);
+  for (const int unit : event.gather_ahead) {
+    if (resident_[index(unit)]) continue;
+    gather(unit);
+    ahead_.push_back(unit);
+  }
+}
+
+void Follower::go_by_demand(Touch touch) {
+  trace_.add(touch);
+  while (others_free_to_go(touch.unit) > 1) evict(least_recent(touch.unit));
+  if (resident_[index(touch.unit)]) return;
+  while (!within_limit(options_, resident_bytes_ + unit_bytes_[index(touch.unit)])) {
+    evict(least_recent(touch.unit));
+  }
+  gather(touch.unit);
+}
+
+bool Follower::is_kept(std::size_t unit) const {
+  return !options_.keep_gathered.empty() && options_.keep_gathered[unit];
+}
+
+std::size_t Follower::others_free_to_go(int touched) const {
+  std::size_t count = 0;
+  for (std::size_t unit = 0; unit < resident_.size(); ++unit) {
+    if (resident_[unit] && unit != index(touched) && !is_kept(unit)) ++count;
+  }
+  return count;
+}
+
+/// The resident unit, other than the touched one, that was used longest ago; one that
+/// keep_gathered names only when there is no other.
+int Follower::least_recent(int touched) const {
+  std::size_t victim = resident_.size();
+  const auto key = [&](std::size_t unit) { return std::pair(is_kept(unit), last_use_[unit]); };
+  for (std::size_t unit = 0; unit < resident_.size(); ++unit) {
+    if (!resident_[unit] || unit == index(touched)) continue;
+    if (victim == resident_.size() || key(unit) < key(victim)) victim = unit;
+  }
+  FULLSHARD_CHECK_LT(victim, resident_.size());
+  return static_cast<int>(victim);
+}
+
+void Follower::evict(int unit) {
+  resident_[index(unit)] = false;
+  resident_bytes_ -= unit_bytes_[index(unit)];
+  evicted_.push_back(unit);
+}
+
+void Follower::gather(int unit) {
+  resident_[index(unit)] = true;
+  resident_bytes_ += unit_bytes_[index(unit)];
+}
+
+void Follower::remember_trace() {
+  const Kind kind = has_backward(trace_) ? Kind::kTraining : Kind::kForwardOnly;
+  plans_[static_cast<std::size_t>(kind)] = make_schedule(trace_, unit_bytes_, options_);
+}
+
+}  // namespace fullshard::schedule

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "fullshard/schedule/schedule.h"
+
+namespace fullshard::schedule {
+
+inline bool within_limit(const ScheduleOptions& options, std::int64_t bytes) {
+  return options.max_unsharded_bytes == 0 || bytes <= options.max_unsharded_bytes;
+}
+
+/// Throws base::Error(kInvalidArgument) when a unit alone is above the limit.
+void check_fits(int unit, std::int64_t bytes, const ScheduleOptions& options);
+
+/// Throws base::Error(kInvalidArgument) when there is no such unit among `units`.
+void check_known(int unit, std::size_t units);
+
+}  // namespace fullshard::schedule

@@ -1,0 +1,187 @@
+#include "fullshard/schedule/schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "fullshard/base/error.h"
+#include "fullshard/base/text.h"
+#include "schedule/limit.h"
+
+namespace fullshard::schedule {
+namespace {
+
+using base::Error;
+using base::ErrorCode;
+
+constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
+
+/// Walks a trace once, with perfect knowledge of what comes.
+class Planner {
+ public:
+  Planner(std::span<const Touch> trace, std::span<const std::int64_t> unit_bytes,
+          const ScheduleOptions& options)
+      : trace_(trace),
+        unit_bytes_(unit_bytes),
+        options_(options),
+        next_of_event_(trace.size(), kNever),
+        next_use_(unit_bytes.size(), kNever),
+        last_backward_(unit_bytes.size(), kNever),
+        last_phase_(unit_bytes.size(), Phase::kForward) {
+    look_ahead();
+  }
+
+  Schedule plan() {
+    Schedule schedule;
+    schedule.units = static_cast<int>(unit_bytes_.size());
+    for (std::size_t at = 0; at < trace_.size(); ++at) schedule.events.push_back(plan_event(at));
+    schedule.evict_at_end = resident_;
+    return schedule;
+  }
+
+ private:
+  static std::size_t index(int unit) { return static_cast<std::size_t>(unit); }
+
+  /// Fills the next event of the same unit for every event, and each unit's first and last ones.
+  void look_ahead() {
+    for (std::size_t at = trace_.size(); at-- > 0;) {
+      const std::size_t unit = index(trace_[at].unit);
+      next_of_event_[at] = next_use_[unit];
+      next_use_[unit] = at;
+      if (trace_[at].phase == Phase::kBackward && last_backward_[unit] == kNever) {
+        last_backward_[unit] = at;
+      }
+    }
+  }
+
+  Event plan_event(std::size_t at) {
+    Event event{trace_[at], {}, {}};
+    const int unit = event.touch.unit;
+    evict_idle(at, event.evict);
+    if (!is_resident(unit)) {
+      while (!fits(unit)) evict(farthest(), event.evict);
+      gather(unit);
+    }
+    next_use_[index(unit)] = next_of_event_[at];
+    last_phase_[index(unit)] = event.touch.phase;
+    gather_ahead(at, event.gather_ahead);
+    return event;
+  }
+
+  void evict_idle(std::size_t at, std::vector<int>& evicted) {
+    const std::vector<int> candidates = resident_;
+    for (const int unit : candidates) {
+      if (unit != trace_[at].unit && !stays(unit, at)) evict(unit, evicted);
+    }
+  }
+
+  bool stays(int unit, std::size_t at) const {
+    const std::size_t i = index(unit);
+    if (!options_.keep_gathered.empty() && options_.keep_gathered[i]) return true;
+    if (next_use_[i] == kNever) return false;
+    const std::size_t events_between = next_use_[i] - at;
+    if (events_between <= window()) return true;
+    const bool same_phase = trace_[next_use_[i]].phase == last_phase_[i];
+    if (same_phase && events_between <= static_cast<std::size_t>(options_.keep_distance))
+      return true;
+    const bool backward_ahead = last_backward_[i] != kNever && last_backward_[i] >= at;
+    return !options_.reshard_after_forward && backward_ahead;
+  }
+
+  /// In order of use and never past the first that does not fit: a unit gathered ahead must not be
+  /// evicted again to make room for one that is used before it.
+  void gather_ahead(std::size_t at, std::vector<int>& gathered) {
+    const auto ahead = static_cast<std::size_t>(options_.prefetch);
+    for (std::size_t k = at + 1; k < trace_.size() && k - at <= ahead; ++k) {
+      const int unit = trace_[k].unit;
+      if (is_resident(unit)) continue;
+      if (!fits(unit)) return;
+      gather(unit);
+      gathered.push_back(unit);
+    }
+  }
+
+  int farthest() const {
+    const auto key = [&](int unit) { return std::pair(next_use_[index(unit)], bytes(unit)); };
+    return *std::max_element(resident_.begin(), resident_.end(),
+                             [&](int a, int b) { return key(a) < key(b); });
+  }
+
+  std::size_t window() const { return static_cast<std::size_t>(std::max(1, options_.prefetch)); }
+  std::int64_t bytes(int unit) const { return unit_bytes_[index(unit)]; }
+  bool fits(int unit) const { return within_limit(options_, resident_bytes_ + bytes(unit)); }
+  bool is_resident(int unit) const {
+    return std::find(resident_.begin(), resident_.end(), unit) != resident_.end();
+  }
+
+  void gather(int unit) {
+    resident_.insert(std::lower_bound(resident_.begin(), resident_.end(), unit), unit);
+    resident_bytes_ += bytes(unit);
+  }
+
+  void evict(int unit, std::vector<int>& evicted) {
+    resident_.erase(std::find(resident_.begin(), resident_.end(), unit));
+    resident_bytes_ -= bytes(unit);
+    evicted.push_back(unit);
+  }
+
+  std::span<const Touch> trace_;
+  std::span<const std::int64_t> unit_bytes_;
+  const ScheduleOptions& options_;
+  std::vector<std::size_t> next_of_event_;  // by event
+  std::vector<std::size_t> next_use_;       // by unit, from the event in hand on
+  std::vector<std::size_t> last_backward_;  // by unit
+  std::vector<Phase> last_phase_;           // by unit
+  std::vector<int> resident_;               // ascending
+  std::int64_t resident_bytes_ = 0;
+};
+
+}  // namespace
+
+void validate(std::span<const std::int64_t> unit_bytes, const ScheduleOptions& options) {
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::kInvalidArgument, "schedule: " + what);
+  };
+  const auto not_negative = [&](std::string_view name, std::int64_t value) {
+    if (value < 0) refuse(fmt::format("{} is {}; it must be 0 or more", name, value));
+  };
+  not_negative("max_unsharded_bytes", options.max_unsharded_bytes);
+  not_negative("keep_distance", options.keep_distance);
+  not_negative("prefetch", options.prefetch);
+  if (!options.keep_gathered.empty() && options.keep_gathered.size() != unit_bytes.size()) {
+    refuse(fmt::format("keep_gathered has {} entries for {} units; give one a unit, or none",
+                       options.keep_gathered.size(), unit_bytes.size()));
+  }
+  for (std::size_t unit = 0; unit < unit_bytes.size(); ++unit) {
+    not_negative(fmt::format("the size of unit {}", unit), unit_bytes[unit]);
+  }
+}
+
+void check_fits(int unit, std::int64_t bytes, const ScheduleOptions& options) {
+  if (within_limit(options, bytes)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("unit {} has {} bytes ({}) and max_unsharded_bytes is {} ({}): raise the "
+                          "limit to the largest unit at least, or wrap the unit in smaller ones",
+                          unit, bytes, base::format_bytes(bytes), options.max_unsharded_bytes,
+                          base::format_bytes(options.max_unsharded_bytes)));
+}
+
+void check_known(int unit, std::size_t units) {
+  if (unit >= 0 && static_cast<std::size_t>(unit) < units) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("schedule: unit {} does not exist; there are {} units", unit, units));
+}
+
+Schedule make_schedule(const Trace& trace, std::span<const std::int64_t> unit_bytes,
+                       const ScheduleOptions& options) {
+  validate(unit_bytes, options);
+  for (const Touch& touch : trace.events()) {
+    check_known(touch.unit, unit_bytes.size());
+    check_fits(touch.unit, unit_bytes[static_cast<std::size_t>(touch.unit)], options);
+  }
+  return Planner(trace.events(), unit_bytes, options).plan();
+}
+
+}  // namespace fullshard::schedule

@@ -1,0 +1,152 @@
+#include "fullshard/schedule/text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+
+#include "fullshard/base/error.h"
+
+namespace fullshard::schedule {
+namespace {
+
+constexpr std::string_view kHeader = "fullshard-schedule 1";
+
+void append_list(std::string& text, std::string_view word, const std::vector<int>& units) {
+  if (!units.empty())
+    fmt::format_to(std::back_inserter(text), " {} {}", word, fmt::join(units, " "));
+}
+
+/// Takes a schedule's text apart word by word, knowing the line it is on.
+class Reader {
+ public:
+  explicit Reader(std::string_view text) : rest_(text) {}
+
+  bool next_line() {
+    if (rest_.empty()) return false;
+    const std::size_t end = rest_.find('\n');
+    if (end == std::string_view::npos) refuse_at(number_ + 1, "the line does not end in a newline");
+    line_ = rest_.substr(0, end);
+    rest_.remove_prefix(end + 1);
+    ++number_;
+    return true;
+  }
+
+  std::string_view line() const { return line_; }
+
+  /// The next word of the line, empty at its end.
+  std::string_view word() {
+    line_.remove_prefix(std::min(line_.find_first_not_of(' '), line_.size()));
+    const std::string_view found = line_.substr(0, line_.find(' '));
+    line_.remove_prefix(found.size());
+    return found;
+  }
+
+  bool at_number() const {
+    const std::size_t start = line_.find_first_not_of(' ');
+    return start != std::string_view::npos && line_[start] >= '0' && line_[start] <= '9';
+  }
+
+  int number(std::string_view what) {
+    const std::string_view found = word();
+    int value = 0;
+    const auto [end, error] = std::from_chars(found.data(), found.data() + found.size(), value);
+    if (error != std::errc{} || end != found.data() + found.size() || value < 0) {
+      refuse(fmt::format("'{}' where {} should be", found, what));
+    }
+    return value;
+  }
+
+  std::vector<int> numbers() {
+    std::vector<int> found{number("a unit")};
+    while (at_number()) found.push_back(number("a unit"));
+    return found;
+  }
+
+  void expect_end() {
+    const std::string_view extra = word();
+    if (!extra.empty()) refuse(fmt::format("'{}' where the line should end", extra));
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const { refuse_at(number_, what); }
+
+ private:
+  [[noreturn]] static void refuse_at(int line, const std::string& what) {
+    throw base::Error(base::ErrorCode::kInvalidArgument,
+                      fmt::format("schedule text, line {}: {}", line, what));
+  }
+
+  std::string_view rest_;
+  std::string_view line_;
+  int number_ = 0;
+};
+
+Event parse_event(Reader& reader, Phase phase) {
+  Event event{{reader.number("a unit"), phase}, {}, {}};
+  std::string_view word = reader.word();
+  if (word == "evict") {
+    event.evict = reader.numbers();
+    word = reader.word();
+  }
+  if (word == "ahead") {
+    event.gather_ahead = reader.numbers();
+    word = reader.word();
+  }
+  if (!word.empty()) {
+    reader.refuse(fmt::format("'{}' where 'evict', 'ahead' or the line's end should be", word));
+  }
+  return event;
+}
+
+void parse_end(Reader& reader, Schedule& schedule) {
+  const std::string_view word = reader.word();
+  if (word == "evict") {
+    schedule.evict_at_end = reader.numbers();
+    reader.expect_end();
+  } else if (!word.empty()) {
+    reader.refuse(fmt::format("'{}' where 'evict' or the line's end should be", word));
+  }
+  if (reader.next_line()) reader.refuse("text after the 'end' line");
+}
+
+}  // namespace
+
+std::string to_text(const Schedule& schedule) {
+  std::string text = fmt::format("{}\nunits {}\n", kHeader, schedule.units);
+  for (const Event& event : schedule.events) {
+    const bool forward = event.touch.phase == Phase::kForward;
+    text += fmt::format("{} {}", forward ? "forward" : "backward", event.touch.unit);
+    append_list(text, "evict", event.evict);
+    append_list(text, "ahead", event.gather_ahead);
+    text += '\n';
+  }
+  text += "end";
+  append_list(text, "evict", schedule.evict_at_end);
+  return text + "\n";
+}
+
+Schedule parse(std::string_view text) {
+  Reader reader(text);
+  if (!reader.next_line() || reader.line() != kHeader) {
+    reader.refuse(fmt::format("'{}' where '{}' should be", reader.line(), kHeader));
+  }
+  Schedule schedule;
+  if (!reader.next_line() || reader.word() != "units") reader.refuse("'units N' should be here");
+  schedule.units = reader.number("a number of units");
+  reader.expect_end();
+  while (reader.next_line()) {
+    const std::string_view word = reader.word();
+    if (word == "end") {
+      parse_end(reader, schedule);
+      return schedule;
+    }
+    if (word != "forward" && word != "backward") {
+      reader.refuse(fmt::format("'{}' where 'forward', 'backward' or 'end' should be", word));
+    }
+    const Phase phase = word == "forward" ? Phase::kForward : Phase::kBackward;
+    schedule.events.push_back(parse_event(reader, phase));
+  }
+  reader.refuse("the text stops without an 'end' line");
+}
+
+}  // namespace fullshard::schedule
