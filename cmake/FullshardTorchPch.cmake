@@ -5,5 +5,11 @@ target_precompile_headers(fullshard_torch_pch PUBLIC
   <torch/torch.h> <fmt/format.h> <memory> <string> <vector> <functional> <optional> <span>)
 
 function(fullshard_use_torch_pch target)
+  # The header is compiled as -fPIC, and a program compiled as -fPIE could not use it.
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
   target_precompile_headers(${target} REUSE_FROM fullshard_torch_pch)
 endfunction()
