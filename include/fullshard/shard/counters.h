@@ -19,17 +19,17 @@ struct UnitCounters {
 /// On one host a gather copies nothing; its bytes are those a copying backend would have received.
 struct Counters {
   std::int64_t all_gathers = 0;
-  std::int64_t all_gather_bytes = 0;       ///< received from other ranks
+  std::int64_t all_gather_bytes = 0;  ///< received from other ranks
   std::int64_t reduce_scatters = 0;
-  std::int64_t reduce_scatter_bytes = 0;   ///< gradients read from other ranks
-  std::int64_t live_unsharded_bytes = 0;   ///< of units resident now
-  std::int64_t peak_unsharded_bytes = 0;   ///< since the start or the last reset_peak
-  std::int64_t parameter_shard_bytes = 0;  ///< this rank's own share
-  std::int64_t gradient_bytes = 0;         ///< of reduced gradient shards held now
+  std::int64_t reduce_scatter_bytes = 0;           ///< gradients read from other ranks
+  std::int64_t live_unsharded_bytes = 0;           ///< of units resident now
+  std::int64_t peak_unsharded_bytes = 0;           ///< since the start or the last reset_peak
+  std::int64_t parameter_shard_bytes = 0;          ///< this rank's own share
+  std::int64_t gradient_bytes = 0;                 ///< of reduced gradient shards held now
   std::int64_t unreduced_gradient_bytes = 0;       ///< full-size gradients held now
   std::int64_t peak_unreduced_gradient_bytes = 0;  ///< since the start or the last reset_peak
-  std::int64_t staging_bytes = 0;          ///< private full copies made by unsharded scopes, now
-  double exposed_comm_seconds = 0;         ///< time this rank waited for others or reduced gradients
+  std::int64_t staging_bytes = 0;   ///< private full copies made by unsharded scopes, now
+  double exposed_comm_seconds = 0;  ///< time this rank waited for others or reduced gradients
   std::vector<UnitCounters> units;
 };
 

@@ -21,13 +21,15 @@ ShardedModule fully_shard(const torch::nn::ModuleHolder<Contained>& holder, cons
   return fully_shard(std::static_pointer_cast<torch::nn::Module>(holder.ptr()), mesh, options);
 }
 
-/// A sharded model as one object that can be called: the module's forward plus the handle's methods.
+/// A sharded model as one object that can be called: the module's forward plus the handle's
+/// methods.
 template <typename Model>
 class FullyShardedDataParallel : public ShardedModule {
  public:
   FullyShardedDataParallel(std::shared_ptr<Model> model, const comm::Mesh& mesh,
                            const FullyShardOptions& options = {})
-      : ShardedModule(fully_shard(std::static_pointer_cast<torch::nn::Module>(model), mesh, options)),
+      : ShardedModule(
+            fully_shard(std::static_pointer_cast<torch::nn::Module>(model), mesh, options)),
         model_(std::move(model)) {}
 
   template <typename... Arguments>

@@ -22,8 +22,8 @@ struct FullyShardOptions {
   /// Less sharding means more memory and fewer gathers. Default: everything sharded.
   ShardingStrategy sharding_strategy = ShardingStrategy::FULL_SHARD;
 
-  /// Start from rank 0's parameters and buffers on every rank. Off, each rank gives its own shard of
-  /// what it holds, and ranks whose values differ are an error. Default: on.
+  /// Start from rank 0's parameters and buffers on every rank. Off, each rank gives its own shard
+  /// of what it holds, and ranks whose values differ are an error. Default: on.
   bool sync_module_states = true;
 
   /// Upper bound of bytes gathered at once on a rank, 0 for none. A bound that cannot hold one unit

@@ -70,8 +70,8 @@ class ShardedModule {
   /// The same with name, global shape and the range owned.
   const std::vector<state::ShardedTensor>& named_parameters() const;
 
-  /// The p-norm of the gradient of the whole model (all ranks' shards; a tied parameter once), p >= 1
-  /// or infinity. Collective; the same value on every rank.
+  /// The p-norm of the gradient of the whole model (all ranks' shards; a tied parameter once), p >=
+  /// 1 or infinity. Collective; the same value on every rank.
   double grad_norm(double norm_type = 2.0) const;
 
   /// Scales all gradients so that their norm is at most `max_norm`; returns the norm before.
@@ -83,12 +83,13 @@ class ShardedModule {
   /// Full parameters for reading, or for editing with UnshardedMode::kWrite. Collective.
   UnshardedScope unsharded(UnshardedMode mode = UnshardedMode::kReadOnly) const;
 
-  /// Copies of all parameters and buffers, whole. Collective. With rank0_only the other ranks get an
-  /// empty map and hold no more than one unit at a time.
+  /// Copies of all parameters and buffers, whole. Collective. With rank0_only the other ranks get
+  /// an empty map and hold no more than one unit at a time.
   StateDict full_state_dict(bool rank0_only = false) const;
 
-  /// Replaces parameters and buffers. Every rank passes the same dictionary. Nothing is changed when
-  /// a shape differs or, with `strict`, a name is missing or unknown; the error lists all of them.
+  /// Replaces parameters and buffers. Every rank passes the same dictionary. Nothing is changed
+  /// when a shape differs or, with `strict`, a name is missing or unknown; the error lists all of
+  /// them.
   LoadReport load_state_dict(const StateDict& state, bool strict = true) const;
 
   /// Evicts every resident unit. After it live_unsharded_bytes is 0.

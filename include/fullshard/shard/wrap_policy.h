@@ -38,8 +38,8 @@ WrapPolicy wrap_modules() {
 /// `min_params` elements.
 WrapPolicy size_based(std::int64_t min_params);
 
-/// The members of every list of layers (ModuleList or Sequential with at least two members that hold
-/// parameters); for a model without such a list, size_based with an eighth of the model.
+/// The members of every list of layers (ModuleList or Sequential with at least two members that
+/// hold parameters); for a model without such a list, size_based with an eighth of the model.
 WrapPolicy automatic();
 
 /// No unit but the root: everything is gathered at once. For tests and very small models.

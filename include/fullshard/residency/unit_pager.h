@@ -1,0 +1,107 @@
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fullshard/residency/paged_storage.h"
+#include "fullshard/residency/pager.h"
+#include "fullshard/schedule/follower.h"
+
+namespace fullshard::residency {
+
+/// Where the whole memory of a unit comes from.
+class UnitSource {
+ public:
+  virtual ~UnitSource() = default;
+
+  /// Blocks until every rank's shard is in place and returns the whole unit's memory.
+  virtual std::byte* gather() = 0;
+
+  /// The memory that gather returned is not used any more.
+  virtual void release() = 0;
+};
+
+/// One parameter's storage and its place in the unit's memory.
+struct PagedParameter {
+  c10::intrusive_ptr<PagedStorage> storage;
+  std::size_t offset = 0;  ///< bytes from the start of the unit's memory
+};
+
+/// A set of parameters that are gathered and evicted together.
+struct PagedUnit {
+  std::string name;
+  std::int64_t bytes = 0;
+  std::vector<PagedParameter> parameters;
+  std::unique_ptr<UnitSource> source;
+  bool always_resident = false;  ///< mapped when added and never evicted
+};
+
+/// What the pager counted for one unit.
+struct UnitResidency {
+  std::int64_t gathers = 0;
+  bool resident = false;
+};
+
+/// Keeps the units of one sharded model on one rank: brings a unit in when an operator touches it,
+/// and evicts by schedule. Steps that run with gradients are traced and then follow a schedule; in
+/// passes without gradients the touched unit is the only resident one, and it stays until the next
+/// touch or until release(). Used by the rank's own thread.
+class UnitPager final : public Pager {
+ public:
+  /// `in_backward` says whether the calling thread is inside a backward pass.
+  UnitPager(std::vector<PagedUnit> units, const schedule::ScheduleOptions& options,
+            std::function<bool()> in_backward);
+  UnitPager(const UnitPager&) = delete;
+  UnitPager& operator=(const UnitPager&) = delete;
+  ~UnitPager() override;
+
+  void on_access(PagedStorage& storage, Access access, std::string_view op) override;
+
+  /// Closes a training step: evicts what is left and turns the trace into the next step's schedule.
+  void end_step();
+
+  /// Evicts everything.
+  void release();
+
+  /// Maps all units to `memories`, one each, until unpin(): for scopes that hold private copies.
+  void pin(std::span<std::byte* const> memories);
+  void unpin();
+  bool pinned() const { return pinned_; }
+
+  /// Runs `body` with the unit's memory in place; afterwards the unit is as it was before.
+  void with_resident(std::size_t unit, const std::function<void(std::byte*)>& body);
+
+  std::size_t size() const { return units_.size(); }
+  const UnitResidency& residency(std::size_t unit) const { return states_[unit]; }
+  std::int64_t live_bytes() const { return live_bytes_; }
+  std::int64_t peak_bytes() const { return peak_bytes_; }
+  void reset_peak() { peak_bytes_ = live_bytes_; }
+  const schedule::Follower& follower() const { return follower_; }
+
+ private:
+  void touch_in_step(int unit, schedule::Phase phase);
+  void touch_without_gradients(int unit);
+  void close_inference();
+  void gather(int unit);
+  void evict(int unit);
+  void map(const PagedUnit& unit, std::byte* memory);
+
+  std::vector<PagedUnit> units_;
+  std::vector<UnitResidency> states_;
+  schedule::Follower follower_;
+  std::function<bool()> in_backward_;
+  int inference_unit_ = -1;  // resident because of a pass without gradients
+  bool step_open_ = false;   // the follower has seen touches since end_step
+  bool pinned_ = false;
+  std::int64_t live_bytes_ = 0;
+  std::int64_t peak_bytes_ = 0;
+};
+
+}  // namespace fullshard::residency

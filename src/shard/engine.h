@@ -1,0 +1,95 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fullshard/comm/mesh.h"
+#include "fullshard/residency/backward_watch.h"
+#include "fullshard/residency/unit_pager.h"
+#include "fullshard/shard/counters.h"
+#include "fullshard/shard/options.h"
+#include "fullshard/shard/sharded_module.h"
+#include "fullshard/state/sharded_tensor.h"
+#include "shard/flat_unit.h"
+#include "shard/gradient_reducer.h"
+#include "shard/update_gate.h"
+
+namespace fullshard::shard {
+
+/// Everything behind a ShardedModule on one rank: the units with their memory, the pager that
+/// brings them in, the gate between reading and updating, and the reducer of gradients.
+class Engine {
+ public:
+  Engine(std::shared_ptr<torch::nn::Module> module, const comm::Mesh& mesh,
+         const FullyShardOptions& options);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  ~Engine();
+
+  const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
+  const comm::Mesh& mesh() const { return mesh_; }
+  comm::Group& group() const { return *mesh_.shard; }
+  const FullyShardOptions& options() const { return options_; }
+  const std::vector<FlatUnit>& units() const { return units_; }
+  const std::vector<state::ShardedTensor>& shards() const { return shards_; }
+  bool replicated() const { return options_.sharding_strategy == ShardingStrategy::NO_SHARD; }
+
+  /// Tags of collectives show this as the step.
+  std::int64_t version() const { return gate_->version(); }
+
+  /// Runs `body` with a unit's whole memory in place, then evicts it again if it was absent.
+  void with_unit(std::size_t unit, const std::function<void(std::byte*)>& body);
+
+  /// Lets this rank change its own shards: waits until no rank reads the old values.
+  void begin_update();
+
+  void open_scope(UnshardedMode mode);
+  void close_scope(UnshardedMode mode, bool discard);
+
+  void release();
+  Counters counters() const;
+  void reset_peak();
+
+  /// Keeps an error that could not be thrown where it happened; the next wait throws it.
+  void keep_error(std::exception_ptr error) { kept_error_ = std::move(error); }
+
+ private:
+  class ParameterSource;
+  class ShardPager;
+  class GradientHook;
+
+  void lay_out(std::vector<FoundUnit> found);
+  void allocate();
+  void fill();
+  void check_same_values() const;
+  void broadcast_buffers();
+  void make_pager();
+  void attach();
+  at::Tensor make_shard(FlatUnit& unit, std::size_t parameter);
+  void end_of_backward();
+  void rethrow_kept_error();
+
+  std::shared_ptr<torch::nn::Module> module_;
+  comm::Mesh mesh_;
+  FullyShardOptions options_;
+  std::vector<FlatUnit> units_;
+  std::vector<state::ShardedTensor> shards_;
+
+  std::unique_ptr<comm::SignalBoard> board_;
+  std::unique_ptr<comm::SharedSegment> shared_memory_;
+  at::Tensor private_memory_;  // instead of shared memory with NO_SHARD
+  std::unique_ptr<UpdateGate> gate_;
+  std::unique_ptr<residency::BackwardWatch> watch_;
+  std::unique_ptr<residency::UnitPager> pager_;
+  std::unique_ptr<ShardPager> shard_pager_;
+  std::unique_ptr<GradientReducer> reducer_;
+  std::vector<at::Tensor> scope_copies_;  // by unit, while an unsharded scope is open
+  std::exception_ptr kept_error_;
+};
+
+}  // namespace fullshard::shard

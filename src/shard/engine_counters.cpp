@@ -1,0 +1,36 @@
+#include "shard/engine.h"
+
+namespace fullshard::shard {
+
+Counters Engine::counters() const {
+  reducer_->collect();
+  Counters sum;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const FlatUnit& unit = units_[u];
+    const std::int64_t gathers = pager_->residency(u).gathers;
+    const std::int64_t own_bytes = unit.own.size() * unit.element_bytes();
+    const UnitReduction& reduction = reducer_->reduction(u);
+    sum.all_gathers += gathers;
+    sum.all_gather_bytes += gathers * (unit.layout.flat_bytes() - own_bytes);
+    sum.reduce_scatters += reduction.reductions;
+    sum.reduce_scatter_bytes += reduction.bytes_read;
+    sum.parameter_shard_bytes += own_bytes;
+    sum.units.push_back({.name = unit.name,
+                         .bytes = unit.layout.flat_bytes(),
+                         .all_gathers = gathers,
+                         .reduce_scatters = reduction.reductions,
+                         .exposed_seconds = reducer_->exposed_seconds(u)});
+  }
+  for (const at::Tensor& copy : scope_copies_) {
+    sum.staging_bytes += static_cast<std::int64_t>(copy.nbytes());
+  }
+  sum.live_unsharded_bytes = pager_->live_bytes();
+  sum.peak_unsharded_bytes = pager_->peak_bytes();
+  sum.gradient_bytes = reducer_->gradient_bytes();
+  sum.unreduced_gradient_bytes = reducer_->unreduced_bytes();
+  sum.peak_unreduced_gradient_bytes = reducer_->peak_unreduced_bytes();
+  sum.exposed_comm_seconds = gate_->waited_seconds() + reducer_->exposed_seconds();
+  return sum;
+}
+
+}  // namespace fullshard::shard

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fullshard/layout/unit_layout.h"
+#include "fullshard/residency/paged_storage.h"
+
+namespace fullshard::shard {
+
+/// One parameter of the model as it was found, before sharding.
+struct FoundParameter {
+  at::Tensor tensor;               ///< the module's own tensor object; it stays the same object
+  std::vector<std::string> names;  ///< dotted names; more than one when tied
+};
+
+/// Parameters that are flattened into one buffer: those of one unit that have the same dtype.
+struct FoundUnit {
+  std::string name;  ///< of the module; "(root)" for the root
+  std::vector<FoundParameter> parameters;
+};
+
+/// A sharded unit on one rank: its layout and where its memory lies.
+struct FlatUnit {
+  std::string name;
+  layout::UnitLayout layout;
+  std::vector<FoundParameter> parameters;  ///< in layout order
+  std::vector<c10::intrusive_ptr<residency::PagedStorage>> storages;
+
+  std::byte* full = nullptr;  ///< the whole unit: shared by the host, or private with NO_SHARD
+  layout::Range own;          ///< flat elements this rank owns; everything with NO_SHARD
+
+  at::Tensor gradient;  ///< reduced gradient of `own`, allocated at the first reduction
+
+  at::ScalarType dtype() const { return parameters.front().tensor.scalar_type(); }
+  std::int64_t element_bytes() const { return layout.element_bytes(); }
+
+  std::byte* at(std::int64_t element) const { return full + element * element_bytes(); }
+
+  /// Elements of a parameter that this rank owns, counted from the parameter's start.
+  layout::Range own_range(std::size_t parameter) const {
+    const auto& placed = layout.parameters()[parameter];
+    const layout::Range flat = intersect(own, placed.flat());
+    if (flat.empty()) return {0, 0};
+    return {flat.begin - placed.offset, flat.end - placed.offset};
+  }
+};
+
+}  // namespace fullshard::shard

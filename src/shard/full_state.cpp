@@ -1,0 +1,138 @@
+#include "shard/full_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+
+#include "fullshard/base/error.h"
+
+namespace fullshard::shard {
+namespace {
+
+// Everything in a state dictionary that a tensor of the given shape can fill.
+struct Target {
+  at::IntArrayRef shape;
+  at::ScalarType dtype;
+};
+
+std::map<std::string, Target> targets(const Engine& engine,
+                                      const torch::OrderedDict<std::string, at::Tensor>& buffers) {
+  std::map<std::string, Target> out;
+  for (const FlatUnit& unit : engine.units()) {
+    for (const FoundParameter& found : unit.parameters) {
+      for (const std::string& name : found.names) {
+        out.emplace(name, Target{found.tensor.sizes(), unit.dtype()});
+      }
+    }
+  }
+  for (const auto& item : buffers) {
+    out.emplace(item.key(), Target{item.value().sizes(), item.value().scalar_type()});
+  }
+  return out;
+}
+
+LoadReport compare_names(const std::map<std::string, Target>& expected, const StateDict& state) {
+  LoadReport report;
+  for (const auto& [name, target] : expected) {
+    if (!state.contains(name)) report.missing.push_back(name);
+  }
+  for (const auto& [name, tensor] : state) {
+    if (!expected.contains(name)) report.unexpected.push_back(name);
+  }
+  return report;
+}
+
+std::vector<std::string> shape_clashes(const std::map<std::string, Target>& expected,
+                                       const StateDict& state) {
+  std::vector<std::string> clashes;
+  for (const auto& [name, target] : expected) {
+    const auto given = state.find(name);
+    if (given == state.end() || given->second.sizes() == target.shape) continue;
+    clashes.push_back(fmt::format("{}: given {}, the model has {}", name,
+                                  c10::str(given->second.sizes()), c10::str(target.shape)));
+  }
+  return clashes;
+}
+
+void check(const LoadReport& report, const std::vector<std::string>& clashes, bool strict) {
+  std::string message;
+  if (!clashes.empty()) message += fmt::format("\n  other shape: {}", fmt::join(clashes, "; "));
+  if (strict && !report.missing.empty()) {
+    message += fmt::format("\n  missing: {}", fmt::join(report.missing, ", "));
+  }
+  if (strict && !report.unexpected.empty()) {
+    message += fmt::format("\n  not in the model: {}", fmt::join(report.unexpected, ", "));
+  }
+  if (message.empty()) return;
+  throw base::Error(
+      base::ErrorCode::kInvalidArgument,
+      "load_state_dict changed nothing, because the state does not fit the model:" + message);
+}
+
+// A tied parameter is taken from the first of its names that is given.
+const at::Tensor* find_values(const FoundParameter& found, const StateDict& state) {
+  for (const std::string& name : found.names) {
+    if (const auto given = state.find(name); given != state.end()) return &given->second;
+  }
+  return nullptr;
+}
+
+void store_own(const FlatUnit& unit, std::size_t parameter, const at::Tensor& values) {
+  const layout::Range owned = unit.own_range(parameter);
+  if (owned.empty()) return;
+  const std::int64_t offset = unit.layout.parameters()[parameter].offset;
+  at::from_blob(unit.at(offset + owned.begin), {owned.size()}, unit.dtype())
+      .copy_(values.detach().reshape({-1}).narrow(0, owned.begin, owned.size()));
+}
+
+}  // namespace
+
+StateDict gather_state(Engine& engine, bool rank0_only) {
+  const at::NoGradGuard no_grad;
+  const bool keeps = !rank0_only || engine.group().rank() == 0;
+  StateDict state;
+  for (std::size_t u = 0; u < engine.units().size(); ++u) {
+    const FlatUnit& unit = engine.units()[u];
+    engine.with_unit(u, [&](std::byte* whole) {
+      for (std::size_t i = 0; keeps && i < unit.parameters.size(); ++i) {
+        const layout::PlacedParameter& placed = unit.layout.parameters()[i];
+        const at::Tensor values = at::from_blob(whole + placed.offset * unit.element_bytes(),
+                                                placed.spec.shape, unit.dtype())
+                                      .clone();
+        for (const std::string& name : unit.parameters[i].names) state[name] = values;
+      }
+    });
+  }
+  if (keeps) {
+    for (const auto& item : engine.module()->named_buffers()) {
+      state[item.key()] = item.value().detach().clone();
+    }
+  }
+  return state;
+}
+
+LoadReport scatter_state(Engine& engine, const StateDict& state, bool strict) {
+  const at::NoGradGuard no_grad;
+  const auto buffers = engine.module()->named_buffers();
+  const auto expected = targets(engine, buffers);
+  LoadReport report = compare_names(expected, state);
+  check(report, shape_clashes(expected, state), strict);
+  engine.begin_update();
+  for (const FlatUnit& unit : engine.units()) {
+    for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+      if (const at::Tensor* values = find_values(unit.parameters[i], state))
+        store_own(unit, i, *values);
+    }
+  }
+  for (const auto& item : buffers) {
+    if (const auto given = state.find(item.key()); given != state.end()) {
+      item.value().detach().copy_(given->second);
+    }
+  }
+  return report;
+}
+
+}  // namespace fullshard::shard

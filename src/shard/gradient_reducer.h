@@ -1,0 +1,113 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "fullshard/comm/group.h"
+#include "fullshard/state/sharded_tensor.h"
+#include "shard/flat_unit.h"
+#include "shard/gradient_arena.h"
+
+namespace fullshard::shard {
+
+/// What the reducer counted for one unit.
+struct UnitReduction {
+  std::int64_t reductions = 0;
+  std::int64_t bytes_read = 0;  ///< of other ranks' gradients
+};
+
+/// Averages gradients over the ranks of a group on one host. A rank copies each finished gradient
+/// into its own part of a shared arena; when a unit is complete it says so on the board; each rank
+/// then reads its own range from all parts, adds in rank order, divides by the number of ranks and
+/// writes its gradient shard, in one pass. Units that are complete on every rank are reduced inside
+/// backward, whenever another one completes; the rest at its end.
+///
+/// Every backward pass that produced a gradient is one round, on every rank. Counters on the board,
+/// from `first_counter`: unit u is ready in round k, then unit u is consumed in round k. A part is
+/// reused once all ranks have consumed it; that never deadlocks, because consuming waits only for
+/// counters of the same round, which every rank posts before it begins the next.
+class GradientReducer {
+ public:
+  static std::size_t counters(std::size_t units) { return 2 * units; }
+
+  /// `shards[u]` are this rank's shard tensors of unit u in layout order; their .grad() is set.
+  /// All references must outlive the reducer. Collective: allocates the arena.
+  GradientReducer(comm::Group& group, std::vector<FlatUnit>& units,
+                  std::vector<std::vector<at::Tensor>> shards, comm::SignalBoard& board,
+                  std::size_t first_counter);
+
+  /// Takes the gradient of one parameter. Called inside backward.
+  void add(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
+
+  /// Completes the round: units that got no or not all gradients count what is missing as zero. A
+  /// parameter without a gradient on every rank keeps an undefined one, as in unsharded training.
+  void finish_round();
+
+  /// Throws base::Error(kMisuse) when a backward pass that threw had handed gradients to others.
+  void abandon_round();
+
+  /// Takes back the memory of gradients that every rank has read.
+  void collect();
+
+  const UnitReduction& reduction(std::size_t unit) const { return counts_[unit]; }
+  std::int64_t unreduced_bytes() const { return arena_.used(); }
+  std::int64_t peak_unreduced_bytes() const { return arena_.peak(); }
+  void reset_peak() { arena_.reset_peak(); }
+  std::int64_t gradient_bytes() const;
+  double exposed_seconds() const { return exposed_seconds_; }
+  double exposed_seconds(std::size_t unit) const { return unit_exposed_[unit]; }
+
+ private:
+  void begin_unit(std::size_t unit);
+  void complete_unit(std::size_t unit);
+  void zero_missing(std::size_t unit);
+  void poll();
+  void reduce(std::size_t unit);
+  void reduce_run(std::size_t unit, layout::Range run, bool accumulate);
+  bool anyone_has(std::size_t unit, std::size_t parameter) const;
+  bool anyone_has(std::size_t unit) const;
+  std::byte* part(int rank, std::size_t unit) const;
+
+  // What a rank says about one unit in one round; lies in shared memory, followed by one byte a
+  // parameter that says whether the rank has a gradient for it.
+  struct Notice {
+    std::int64_t offset;  // of its part in the arena, -1 for none
+  };
+  Notice& notice(int rank, std::size_t unit) const;
+  std::uint8_t* has_gradient(int rank, std::size_t unit) const;
+
+  comm::Group& group_;
+  std::vector<FlatUnit>& units_;
+  std::vector<std::vector<at::Tensor>> shards_;
+  comm::SignalBoard& board_;
+  std::size_t ready_;     // first of the board's ready counters
+  std::size_t consumed_;  // first of its consumed counters
+
+  std::vector<std::int64_t> notice_offset_;  // by unit, in a rank's row of notices
+  std::int64_t notice_row_ = 0;
+  std::int64_t arena_row_ = 0;
+  std::unique_ptr<comm::SharedSegment> notices_;
+  std::unique_ptr<comm::SharedSegment> memory_;
+  GradientArena arena_{0};
+
+  std::uint64_t round_ = 0;  // of the last round begun
+  bool in_round_ = false;
+  std::vector<std::int64_t> missing_;  // by unit: gradients still to come, -1 when not begun
+  std::vector<bool> posted_;           // by unit: ready in this round
+  std::vector<std::size_t> pending_;   // units ready here and not reduced yet, oldest first
+  struct Held {
+    std::int64_t offset = -1;  // in the arena, -1 for none
+    std::uint64_t round = 0;
+  };
+  std::vector<Held> held_;  // by unit
+  std::vector<UnitReduction> counts_;
+  std::vector<double> unit_exposed_;
+  double exposed_seconds_ = 0;
+};
+
+}  // namespace fullshard::shard

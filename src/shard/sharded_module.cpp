@@ -1,0 +1,97 @@
+#include "fullshard/shard/sharded_module.h"
+
+#include <exception>
+#include <utility>
+
+#include "fullshard/shard/fully_shard.h"
+#include "shard/describe.h"
+#include "shard/engine.h"
+#include "shard/full_state.h"
+#include "shard/gradient_norm.h"
+
+namespace fullshard::shard {
+
+UnshardedScope::UnshardedScope(std::shared_ptr<Engine> engine, UnshardedMode mode)
+    : engine_(std::move(engine)), mode_(mode) {
+  engine_->open_scope(mode_);
+}
+
+UnshardedScope::~UnshardedScope() {
+  if (!engine_) return;
+  try {
+    engine_->close_scope(mode_, /*discard=*/std::uncaught_exceptions() > 0);
+  } catch (...) {
+    engine_->keep_error(std::current_exception());
+  }
+}
+
+void UnshardedScope::close() {
+  if (const auto engine = std::exchange(engine_, nullptr)) {
+    engine->close_scope(mode_, /*discard=*/false);
+  }
+}
+
+std::vector<at::Tensor> ShardedModule::parameters() const {
+  std::vector<at::Tensor> out;
+  for (const state::ShardedTensor& shard : engine_->shards()) out.push_back(shard.tensor);
+  return out;
+}
+
+const std::vector<state::ShardedTensor>& ShardedModule::named_parameters() const {
+  return engine_->shards();
+}
+
+double ShardedModule::grad_norm(double norm_type) const {
+  return global_grad_norm(*engine_, norm_type);
+}
+
+double ShardedModule::clip_grad_norm_(double max_norm, double norm_type) const {
+  const double norm = grad_norm(norm_type);
+  // As torch::nn::utils::clip_grad_norm_ has it, the small constant included.
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor < 1) scale_gradients(*engine_, factor);
+  return norm;
+}
+
+void ShardedModule::zero_grad() const {
+  for (const state::ShardedTensor& shard : engine_->shards()) {
+    shard.tensor.mutable_grad() = at::Tensor();
+  }
+}
+
+UnshardedScope ShardedModule::unsharded(UnshardedMode mode) const { return {engine_, mode}; }
+
+StateDict ShardedModule::full_state_dict(bool rank0_only) const {
+  return gather_state(*engine_, rank0_only);
+}
+
+LoadReport ShardedModule::load_state_dict(const StateDict& state, bool strict) const {
+  return scatter_state(*engine_, state, strict);
+}
+
+void ShardedModule::release() const { engine_->release(); }
+
+Counters ShardedModule::counters() const { return engine_->counters(); }
+
+void ShardedModule::reset_peak() const { engine_->reset_peak(); }
+
+std::int64_t ShardedModule::parameter_count() const {
+  std::int64_t count = 0;
+  for (const FlatUnit& unit : engine_->units()) count += unit.layout.payload_size();
+  return count;
+}
+
+std::string ShardedModule::describe() const { return shard::describe(*engine_); }
+
+const std::shared_ptr<torch::nn::Module>& ShardedModule::module() const {
+  return engine_->module();
+}
+
+const comm::Mesh& ShardedModule::mesh() const { return engine_->mesh(); }
+
+ShardedModule fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm::Mesh& mesh,
+                          const FullyShardOptions& options) {
+  return ShardedModule(std::make_shared<Engine>(module, mesh, options));
+}
+
+}  // namespace fullshard::shard
