@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "fullshard/config/load.h"
+
+namespace fullshard::cli {
+
+/// Print this and be done.
+struct ShowText {
+  std::string text;
+};
+
+/// `fullshard train`, as it was typed.
+struct TrainCommand {
+  std::string config_file;  ///< empty = none
+  std::vector<config::Flag> flags;
+  bool print_config = false;
+};
+
+using Command = std::variant<ShowText, TrainCommand>;
+
+/// Understands a command line. Throws base::Error(kUsage) that names the argument which cannot be
+/// understood and the nearest known one. Values of flags are not looked at yet.
+Command parse_command_line(int argc, const char* const* argv);
+
+}  // namespace fullshard::cli

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string>
+
+namespace fullshard::cli {
+
+std::string main_help();
+std::string train_help();
+std::string version_line();
+
+}  // namespace fullshard::cli

@@ -1,0 +1,32 @@
+#include <cstdio>
+
+#include "cli/command_line.h"
+#include "cli/train.h"
+#include "fullshard/base/error.h"
+#include "fullshard/base/error_report.h"
+
+namespace {
+
+using namespace fullshard;
+
+int run(const cli::Command& command) {
+  if (const auto* show = std::get_if<cli::ShowText>(&command)) {
+    std::fputs(show->text.c_str(), stdout);
+    return 0;
+  }
+  return cli::train(std::get<cli::TrainCommand>(command));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(cli::parse_command_line(argc, argv));
+  } catch (const base::Error& error) {
+    base::report_error(error);
+    return base::exit_code(error);
+  } catch (const std::exception& error) {
+    base::report_error(error);
+    return 1;
+  }
+}
