@@ -96,6 +96,11 @@ class Group {
   virtual std::unique_ptr<SignalBoard> allocate_signals(std::size_t counters,
                                                         std::string_view purpose) = 0;
 
+  /// Collective over this group, with the same list on every rank: a group of the given ranks, numbered
+  /// there in the order of the list. Ranks that are not in the list get null. Errors of the new group
+  /// speak of ranks by their numbers in the world.
+  virtual std::shared_ptr<Group> subgroup(std::span<const int> ranks) = 0;
+
   /// Tells the other ranks that this one is leaving because of an error: their waits throw kPeerLost
   /// with `reason` at once. Never blocks, never throws.
   virtual void abort(std::string_view reason) noexcept = 0;

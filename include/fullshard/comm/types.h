@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -43,6 +44,10 @@ struct CommOptions {
   /// Time spent spinning before a wait sleeps in the kernel. More costs CPU time that another rank
   /// on the same core could use; less costs a few microseconds of latency.
   base::Duration spin = std::chrono::microseconds(20);
+  /// Bytes of memory that each rank stages data in during a collective, twice. A larger operation runs
+  /// in rounds of this size: more bytes mean fewer meetings, less means that the data stays in the
+  /// cache. Rank 0's value holds for the group. A multiple of 64, from 4 KiB. Default: 512 KiB.
+  std::size_t staging = std::size_t{512} << 10;
 };
 
 }  // namespace fullshard::comm

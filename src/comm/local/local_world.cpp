@@ -1,0 +1,109 @@
+#include "comm/local/local_world.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "comm/local/local_fabric.h"
+#include "comm/shared/session.h"
+#include "comm/shared/shared_group.h"
+#include "fullshard/base/error.h"
+
+namespace fullshard::comm {
+namespace {
+
+using base::Error;
+using base::ErrorCode;
+
+// Keeps the exception that started the trouble: the first one that is not merely the echo of
+// another rank's end.
+class CausalException {
+ public:
+  void record(std::exception_ptr error, bool echo) {
+    const std::lock_guard lock(mutex_);
+    if (!error_ || (echo_ && !echo)) {
+      error_ = std::move(error);
+      echo_ = echo;
+    }
+  }
+
+  /// After all threads have ended.
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::exception_ptr error_;
+  bool echo_ = false;
+};
+
+void run_rank(World world, const std::function<void(World&)>& body, CausalException& cause) {
+  const int rank = world.rank();
+  try {
+    body(world);
+  } catch (const Error& error) {
+    cause.record(std::current_exception(),
+                 error.code() == ErrorCode::kPeerLost && error.rank() != rank);
+    world.group().abort(error.what());
+  } catch (const std::exception& error) {
+    cause.record(std::current_exception(), false);
+    world.group().abort(error.what());
+  } catch (...) {
+    cause.record(std::current_exception(), false);
+    world.group().abort("an exception that is no std::exception");
+  }
+}
+
+}  // namespace
+
+std::vector<World> local::make_local_worlds(int size, const CommOptions& options) {
+  if (size < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a world of {} ranks was asked for", size));
+  }
+  std::vector<int> members(static_cast<std::size_t>(size));
+  std::iota(members.begin(), members.end(), 0);
+  const auto fabric = std::make_shared<LocalFabric>();
+  const auto memory = shared::make_control_block(*fabric, size, options);
+  std::vector<World> worlds;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto alone = shared::make_control_block(*fabric, 1, options);
+    auto session = std::make_shared<shared::Session>(memory, rank, members, fabric, options);
+    auto own = std::make_shared<shared::Session>(alone, 0, std::vector<int>{rank}, fabric, options);
+    worlds.push_back(World({std::make_shared<shared::SharedGroup>(std::move(session)),
+                            std::make_shared<shared::SharedGroup>(std::move(own))},
+                           rank, size));
+  }
+  return worlds;
+}
+
+World single_rank(const CommOptions& options) {
+  return local::make_local_worlds(1, options).front();
+}
+
+void run_as_threads(int size, const std::function<void(World&)>& body, const CommOptions& options) {
+  std::vector<World> worlds = local::make_local_worlds(size, options);
+  CausalException cause;
+  std::vector<std::jthread> threads;
+  try {
+    while (!worlds.empty()) {
+      threads.emplace_back(run_rank, std::move(worlds.back()), std::cref(body), std::ref(cause));
+      worlds.pop_back();
+    }
+  } catch (const std::system_error& error) {
+    const std::size_t started = threads.size();
+    worlds.clear();  // the ranks that never started leave, so that the others end
+    threads.clear();
+    throw Error(ErrorCode::kSystem, fmt::format("only {} of {} threads could be started: {}",
+                                                started, size, error.what()));
+  }
+  threads.clear();
+  cause.rethrow();
+}
+
+}  // namespace fullshard::comm

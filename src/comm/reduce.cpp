@@ -1,0 +1,287 @@
+#include "fullshard/comm/reduce.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "comm/half.h"
+#include "fullshard/base/check.h"
+#include "fullshard/base/error.h"
+
+namespace fullshard::comm {
+namespace {
+
+using base::DType;
+
+// Elements handled at a time: the accumulators of one block stay in the first-level cache. They are
+// a local array, so the compiler knows that they alias nothing and vectorizes every loop, while
+// `out` may be one of the parts.
+constexpr std::int64_t kBlock = 1024;
+
+template <typename T>
+struct Element {
+  using Wide = T;  // what sums run in
+  [[gnu::always_inline]] static Wide load(T value) { return value; }
+  [[gnu::always_inline]] static T store(Wide value) { return value; }
+};
+
+template <typename T>
+struct HalfElement {
+  using Wide = float;
+  [[gnu::always_inline]] static float load(T value) { return widen(value); }
+  [[gnu::always_inline]] static T store(float value) {
+    T out;
+    narrow(value, out);
+    return out;
+  }
+};
+template <>
+struct Element<BFloat16> : HalfElement<BFloat16> {};
+template <>
+struct Element<Float16> : HalfElement<Float16> {};
+
+struct Sum {
+  template <typename Wide>
+  [[gnu::always_inline]] static Wide combine(Wide a, Wide b) {
+    if constexpr (std::is_integral_v<Wide>) {  // unsigned, where wrapping around is defined
+      using Unsigned = std::make_unsigned_t<Wide>;
+      return static_cast<Wide>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+
+struct Min {
+  template <typename Wide>
+  [[gnu::always_inline]] static Wide combine(Wide a, Wide b) {
+    return ((b < a) | (b != b)) ? b : a;
+  }
+};
+
+struct Max {
+  template <typename Wide>
+  [[gnu::always_inline]] static Wide combine(Wide a, Wide b) {
+    return ((b > a) | (b != b)) ? b : a;
+  }
+};
+
+// What happens to a block of accumulators between the last part and `out`.
+struct Finish {
+  double divide_by = 1;  // kMean over a number of parts that is not a power of two
+  double scale = 1;      // the caller's factor; for other means, 1/n is in here as well
+  bool accumulate = false;
+};
+
+struct Job {
+  std::span<const void* const> parts;
+  void* out;
+  std::int64_t count;
+  Finish finish;
+};
+
+template <typename T>
+[[gnu::always_inline]] inline const T* part(const Job& job, std::size_t index, std::int64_t begin) {
+  return static_cast<const T*>(job.parts[index]) + begin;
+}
+
+template <typename In, typename Op, typename Wide>
+[[gnu::always_inline]] inline void combine_block(const Job& job, std::int64_t begin, std::int64_t n,
+                                                 Wide* sums) {
+  using E = Element<In>;
+  const In* a = part<In>(job, 0, begin);
+  std::size_t next = 1;
+  if (job.parts.size() == 2) {
+    const In* b = part<In>(job, 1, begin);
+    for (std::int64_t i = 0; i < n; ++i) sums[i] = Op::combine(E::load(a[i]), E::load(b[i]));
+    return;
+  }
+  if (job.parts.size() >= 4) {
+    const In* b = part<In>(job, 1, begin);
+    const In* c = part<In>(job, 2, begin);
+    const In* d = part<In>(job, 3, begin);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const Wide ab = Op::combine(E::load(a[i]), E::load(b[i]));
+      sums[i] = Op::combine(Op::combine(ab, E::load(c[i])), E::load(d[i]));
+    }
+    next = 4;
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) sums[i] = E::load(a[i]);
+  }
+  for (; next < job.parts.size(); ++next) {
+    const In* more = part<In>(job, next, begin);
+    for (std::int64_t i = 0; i < n; ++i) sums[i] = Op::combine(sums[i], E::load(more[i]));
+  }
+}
+
+template <typename Out, typename Wide>
+[[gnu::always_inline]] inline void finish_block(const Finish& finish, std::int64_t n, Wide* sums,
+                                                Out* out) {
+  using E = Element<Out>;
+  if constexpr (std::is_floating_point_v<Wide>) {
+    if (finish.divide_by != 1) {
+      const Wide divisor = static_cast<Wide>(finish.divide_by);
+      for (std::int64_t i = 0; i < n; ++i) sums[i] /= divisor;
+    }
+    if (finish.scale != 1) {
+      const Wide scale = static_cast<Wide>(finish.scale);
+      for (std::int64_t i = 0; i < n; ++i) sums[i] *= scale;
+    }
+  }
+  if (finish.accumulate) {
+    for (std::int64_t i = 0; i < n; ++i) sums[i] = Sum::combine(E::load(out[i]), sums[i]);
+  }
+  for (std::int64_t i = 0; i < n; ++i) out[i] = E::store(sums[i]);
+}
+
+template <typename In, typename Out, typename Op>
+[[gnu::always_inline]] inline void reduce_all(const Job& job) {
+  using Wide = typename Element<In>::Wide;
+  static_assert(std::is_same_v<Wide, typename Element<Out>::Wide>);
+  std::array<Wide, kBlock> sums;
+  Out* out = static_cast<Out*>(job.out);
+  for (std::int64_t begin = 0; begin < job.count; begin += kBlock) {
+    const std::int64_t n = std::min(kBlock, job.count - begin);
+    combine_block<In, Op>(job, begin, n, sums.data());
+    finish_block(job.finish, n, sums.data(), out + begin);
+  }
+}
+
+// One body, compiled for two instruction sets. AVX2 without FMA changes no rounding, so both give
+// the same bits.
+#if defined(__x86_64__)
+template <typename In, typename Out, typename Op>
+[[gnu::target("avx2"), gnu::noinline]] void reduce_avx2(const Job& job) {
+  reduce_all<In, Out, Op>(job);
+}
+bool has_avx2() {
+  static const bool found = __builtin_cpu_supports("avx2") != 0;
+  return found;
+}
+#endif
+
+template <typename In, typename Out, typename Op>
+void reduce_with(const Job& job) {
+#if defined(__x86_64__)
+  if (has_avx2()) return reduce_avx2<In, Out, Op>(job);
+#endif
+  reduce_all<In, Out, Op>(job);
+}
+
+template <typename In, typename Out>
+void reduce_by(ReduceOp op, const Job& job) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMean: return reduce_with<In, Out, Sum>(job);
+    case ReduceOp::kMin: return reduce_with<In, Out, Min>(job);
+    case ReduceOp::kMax: return reduce_with<In, Out, Max>(job);
+  }
+}
+
+template <typename T>
+void reduce_half(base::DType out_dtype, ReduceOp op, const Job& job) {
+  if (out_dtype == DType::kFloat32) return reduce_by<T, float>(op, job);
+  reduce_by<T, T>(op, job);
+}
+
+void dispatch(DType dtype, DType out_dtype, ReduceOp op, const Job& job) {
+  switch (dtype) {
+    case DType::kFloat32: return reduce_by<float, float>(op, job);
+    case DType::kFloat64: return reduce_by<double, double>(op, job);
+    case DType::kBFloat16: return reduce_half<BFloat16>(out_dtype, op, job);
+    case DType::kFloat16: return reduce_half<Float16>(out_dtype, op, job);
+    case DType::kInt8: return reduce_by<std::int8_t, std::int8_t>(op, job);
+    case DType::kUInt8:
+    case DType::kBool: return reduce_by<std::uint8_t, std::uint8_t>(op, job);
+    case DType::kInt16: return reduce_by<std::int16_t, std::int16_t>(op, job);
+    case DType::kInt32: return reduce_by<std::int32_t, std::int32_t>(op, job);
+    case DType::kInt64: return reduce_by<std::int64_t, std::int64_t>(op, job);
+  }
+}
+
+bool is_half(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
+
+bool is_floating(DType dtype) {
+  return is_half(dtype) || dtype == DType::kFloat32 || dtype == DType::kFloat64;
+}
+
+void check_types(DType dtype, DType out_dtype, ReduceOp op, double scale) {
+  using base::Error;
+  using base::ErrorCode;
+  if (!can_reduce(dtype, op)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("elements of type {} have no {}; {}", base::to_string(dtype),
+                            op == ReduceOp::kMean ? "mean" : "sum",
+                            dtype == DType::kBool ? "use max for 'any' and min for 'all'"
+                                                  : "use a sum, or convert to a floating type"));
+  }
+  if (out_dtype != dtype && !(is_half(dtype) && out_dtype == DType::kFloat32)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("cannot reduce {} into {}: the output is of the same type, or float32 for "
+                    "float16 and bfloat16",
+                    base::to_string(dtype), base::to_string(out_dtype)));
+  }
+  if (scale != 1 && !is_floating(dtype)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a reduction of {} cannot be scaled by {}: only floating types can",
+                            base::to_string(dtype), scale));
+  }
+}
+
+Finish make_finish(ReduceOp op, std::size_t parts, double scale, bool accumulate) {
+  Finish finish{.scale = scale, .accumulate = accumulate};
+  if (op == ReduceOp::kMean) {
+    const double n = static_cast<double>(parts);
+    if (std::has_single_bit(parts)) {
+      finish.scale /= n;
+    } else {
+      finish.divide_by = n;
+    }
+  }
+  return finish;
+}
+
+void reduce(std::span<const void* const> parts, DType dtype, void* out, DType out_dtype,
+            std::int64_t count, ReduceOp op, double scale, bool accumulate) {
+  FULLSHARD_CHECK(!parts.empty());
+  FULLSHARD_CHECK_LE(0, count);
+  check_types(dtype, out_dtype, op, scale);
+  if (parts.size() == 1 && dtype == out_dtype && scale == 1 && !accumulate) {
+    // Bit by bit: through the accumulators a signalling NaN would change.
+    if (parts[0] != out && count > 0) {
+      std::memcpy(out, parts[0], static_cast<std::size_t>(count) * base::size_of(dtype));
+    }
+    return;
+  }
+  dispatch(dtype, out_dtype, op,
+           {parts, out, count, make_finish(op, parts.size(), scale, accumulate)});
+}
+
+}  // namespace
+
+bool can_reduce(DType dtype, ReduceOp op) {
+  if (dtype == DType::kBool) return op == ReduceOp::kMin || op == ReduceOp::kMax;
+  return op != ReduceOp::kMean || is_floating(dtype);
+}
+
+void reduce_parts(std::span<const void* const> parts, void* out, std::int64_t count, DType dtype,
+                  ReduceOp op) {
+  reduce(parts, dtype, out, dtype, count, op, 1.0, false);
+}
+
+void reduce_parts_to(std::span<const void* const> parts, DType dtype, void* out, DType out_dtype,
+                     std::int64_t count, ReduceOp op, double scale) {
+  reduce(parts, dtype, out, out_dtype, count, op, scale, false);
+}
+
+void add_reduced_parts(std::span<const void* const> parts, DType dtype, void* out, DType out_dtype,
+                       std::int64_t count, ReduceOp op, double scale) {
+  reduce(parts, dtype, out, out_dtype, count, op, scale, true);
+}
+
+}  // namespace fullshard::comm

@@ -1,0 +1,88 @@
+#include "comm/shared/collective_call.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "comm/shared/report.h"
+#include "fullshard/base/error.h"
+
+namespace fullshard::comm::shared {
+
+using base::Error;
+using base::ErrorCode;
+
+CollectiveCall::CollectiveCall(Session& session, std::atomic<bool>& busy,
+                               const OperationRecord& record)
+    : session_(session),
+      busy_(busy),
+      record_(record),
+      waiting_{base::Deadline::after(session.options().timeout),
+               [&record] { return describe(record); }} {
+  session_.throw_if_failed(waiting_.describe);
+  if (busy_.exchange(true, std::memory_order_acquire)) {
+    throw Error(ErrorCode::kMisuse,
+                fmt::format("rank {}: {} was called while another thread is in a call on the same "
+                            "group; one thread of a rank may use a group at a time",
+                            session_.world_rank(session_.rank()), describe(record_)));
+  }
+  Slot& slot = session_.block().slot(session_.rank());
+  number_ = slot.entered.load(std::memory_order_relaxed) + 1;
+  // Peers read the record of the previous operation until they meet in this one; that is the other
+  // slot.
+  slot.operations[number_ % 2].store(record_);
+  slot.changed_at.store(now_ns(), std::memory_order_relaxed);
+  slot.entered.store(number_, std::memory_order_release);
+}
+
+CollectiveCall::~CollectiveCall() { busy_.store(false, std::memory_order_release); }
+
+void CollectiveCall::finish() {
+  Slot& slot = session_.block().slot(session_.rank());
+  slot.changed_at.store(now_ns(), std::memory_order_relaxed);
+  slot.finished.store(number_, std::memory_order_release);
+}
+
+void CollectiveCall::meet() {
+  const Counters rounds = session_.rounds();
+  const std::uint64_t next = rounds.at(session_.rank(), 0).load(std::memory_order_relaxed) + 1;
+  session_.post(rounds, 0, next);
+  session_.wait(rounds, 0, next, waiting_);
+  if (!checked_) check_records();
+  checked_ = true;
+}
+
+void CollectiveCall::mismatch(const std::string& message) {
+  const std::string text = "ranks made different calls: " + message;
+  session_.record_failure(ErrorCode::kMismatch, -1, text);
+  throw Error(ErrorCode::kMismatch, text);
+}
+
+void CollectiveCall::check_records() {
+  for (int rank = 0; rank < session_.size(); ++rank) {
+    const auto record = session_.block().slot(rank).operations[number_ % 2].load();
+    // Nothing to read: its rank was killed while writing, and the next wait will tell.
+    if (record && *record != record_) report_records();
+  }
+}
+
+void CollectiveCall::report_records() {
+  std::vector<std::pair<OperationRecord, std::vector<int>>> calls;
+  for (int rank = 0; rank < session_.size(); ++rank) {
+    const auto record = session_.block().slot(rank).operations[number_ % 2].load();
+    if (!record) continue;
+    auto same = std::find_if(calls.begin(), calls.end(),
+                             [&](const auto& call) { return call.first == *record; });
+    if (same == calls.end()) same = calls.insert(calls.end(), {*record, {}});
+    same->second.push_back(session_.world_rank(rank));
+  }
+  std::string text;
+  for (const auto& [record, ranks] : calls) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", name_ranks(ranks), describe(record));
+  }
+  mismatch(text);
+}
+
+}  // namespace fullshard::comm::shared

@@ -1,0 +1,197 @@
+#include "comm/shared/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "comm/shared/futex.h"
+#include "comm/shared/report.h"
+#include "fullshard/base/check.h"
+
+namespace fullshard::comm::shared {
+namespace {
+
+using base::Error;
+using base::ErrorCode;
+
+// How long a wait sleeps before it looks whether its peers still live.
+constexpr base::Duration kSlice = std::chrono::milliseconds(20);
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Announces a sleeper for as long as it lives.
+class SleeperScope {
+ public:
+  explicit SleeperScope(std::atomic<std::uint32_t>& sleepers) : sleepers_(sleepers) {
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~SleeperScope() { sleepers_.fetch_sub(1, std::memory_order_relaxed); }
+  SleeperScope(const SleeperScope&) = delete;
+  SleeperScope& operator=(const SleeperScope&) = delete;
+
+ private:
+  std::atomic<std::uint32_t>& sleepers_;
+};
+
+}  // namespace
+
+Session::Session(std::shared_ptr<SharedSegment> memory, int rank, std::vector<int> members,
+                 std::shared_ptr<Fabric> fabric, CommOptions options)
+    : memory_(std::move(memory)),
+      block_(memory_->data()),
+      rank_(rank),
+      members_(std::move(members)),
+      fabric_(std::move(fabric)),
+      options_(options),
+      exceptions_at_start_(std::uncaught_exceptions()) {
+  FULLSHARD_CHECK_EQ(static_cast<int>(members_.size()), block_.ranks());
+  options_.staging = block_.staging_bytes();
+  block_.slot(rank_).presence.store(static_cast<std::uint32_t>(Presence::kPresent),
+                                    std::memory_order_release);
+}
+
+Session::~Session() {
+  if (std::uncaught_exceptions() > exceptions_at_start_) abort("it left because of an exception");
+  block_.slot(rank_).presence.store(static_cast<std::uint32_t>(Presence::kLeft),
+                                    std::memory_order_seq_cst);
+  ring();
+}
+
+Counters Session::rounds() const { return {&block_.slot(0).rounds, sizeof(Slot), size()}; }
+
+void Session::post(const Counters& counters, std::size_t index, std::uint64_t value) {
+  std::atomic<std::uint64_t>& mine = counters.at(rank_, index);
+  const std::uint64_t old = mine.load(std::memory_order_relaxed);
+  FULLSHARD_CHECK_LE(old, value);
+  mine.store(value, std::memory_order_seq_cst);
+  if (counters.least_of_others(rank_, index) > old) ring();
+}
+
+void Session::ring() {
+  ControlHeader& header = block_.header();
+  if (header.sleepers.load(std::memory_order_seq_cst) == 0) return;
+  header.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(header.doorbell);
+}
+
+bool Session::spin(const Counters& counters, std::size_t index, std::uint64_t value) const {
+  const auto until = base::Clock::now() + options_.spin;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (counters.reached(index, value)) return true;
+      pause_cpu();
+    }
+  } while (base::Clock::now() < until);
+  return false;
+}
+
+void Session::wait(const Counters& counters, std::size_t index, std::uint64_t value,
+                   const Waiting& waiting) {
+  if (counters.reached(index, value) || spin(counters, index, value)) return;
+  ControlHeader& header = block_.header();
+  const SleeperScope asleep(header.sleepers);
+  auto next_look = base::Deadline::after(kSlice);
+  while (true) {
+    const std::uint32_t bell = header.doorbell.load(std::memory_order_seq_cst);
+    if (counters.reached(index, value)) return;
+    throw_if_failed(waiting.describe);
+    if (waiting.deadline.passed()) time_out(counters, index, value, waiting);
+    if (next_look.passed()) {
+      look_for_trouble(counters, index, value, waiting);
+      next_look = base::Deadline::after(kSlice);
+    }
+    futex_wait(header.doorbell, bell,
+               std::min(next_look.remaining(), waiting.deadline.remaining()));
+  }
+}
+
+// A dead rank fails the wait whether or not it had arrived: the job cannot go on. A rank that left
+// in order matters only when it is waited for.
+void Session::look_for_trouble(const Counters& counters, std::size_t index, std::uint64_t value,
+                               const Waiting& waiting) {
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank_) continue;
+    const Slot& slot = block_.slot(other);
+    const bool left = slot.presence.load(std::memory_order_seq_cst) ==
+                      static_cast<std::uint32_t>(Presence::kLeft);
+    const auto death = left ? std::nullopt : fabric_->death_of(world_rank(other));
+    if (!left && !death) continue;
+    if (left && counters.at(other, index).load(std::memory_order_seq_cst) >= value) continue;
+    // Everyone may have arrived, and some of them gone, since the last look.
+    if (counters.reached(index, value)) return;
+    throw_if_failed(waiting.describe);
+    const int lost = world_rank(other);
+    fail(ErrorCode::kPeerLost, lost,
+         death ? fmt::format("{}: rank {} is lost: {}; it {}", waiting.describe(), lost, *death,
+                             last_act(slot))
+               : fmt::format("{}: rank {} will not come: it {}", waiting.describe(), lost,
+                             last_act(slot)));
+  }
+}
+
+void Session::time_out(const Counters& counters, std::size_t index, std::uint64_t value,
+                       const Waiting& waiting) {
+  std::vector<int> arrived;
+  std::vector<int> missing;
+  std::string acts;
+  for (int other = 0; other < size(); ++other) {
+    const bool here = counters.at(other, index).load(std::memory_order_seq_cst) >= value;
+    (here ? arrived : missing).push_back(world_rank(other));
+    if (here || missing.size() > 8) continue;
+    acts += fmt::format("; rank {} {}", world_rank(other), last_act(block_.slot(other)));
+  }
+  if (missing.empty()) return;  // the last one came while this was written
+  fail(ErrorCode::kTimeout, missing.front(),
+       fmt::format("{} timed out after {:.3g} s: {} arrived, {} missing{}", waiting.describe(),
+                   base::seconds(options_.timeout), name_ranks(arrived),
+                   name_ranks(missing) + (missing.size() == 1 ? " is" : " are"), acts));
+}
+
+void Session::fail(ErrorCode code, int cause_rank, const std::string& message) {
+  const std::string full = fmt::format("rank {}: {}", world_rank(rank_), message);
+  record_failure(code, cause_rank, full);
+  throw Error(code, full, cause_rank);
+}
+
+void Session::throw_if_failed(const std::function<std::string()>& what) const {
+  const Failure& failure = block_.header().failure;
+  if (failure.state.load(std::memory_order_acquire) != 2) return;
+  throw Error(failure.code,
+              fmt::format("rank {}: {} cannot go on: {}", world_rank(rank_), what(),
+                          failure.message.data()),
+              failure.cause_rank);
+}
+
+void Session::record_failure(ErrorCode code, int cause_rank, std::string_view message) noexcept {
+  Failure& failure = block_.header().failure;
+  std::uint32_t none = 0;
+  if (failure.state.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) {
+    failure.code = code;
+    failure.cause_rank = cause_rank;
+    failure.reporter = rank_;
+    message.copy(failure.message.data(), failure.message.size() - 1);
+    failure.state.store(2, std::memory_order_seq_cst);
+  }
+  ring();
+}
+
+void Session::abort(std::string_view reason) noexcept {
+  std::array<char, 1024> text{};
+  const auto end = fmt::format_to_n(text.data(), text.size() - 1, "rank {} gave up: {}",
+                                    world_rank(rank_), reason);
+  record_failure(ErrorCode::kPeerLost, world_rank(rank_),
+                 {text.data(), std::min(end.size, text.size() - 1)});
+}
+
+void Session::note(std::string_view action, std::string_view unit, std::int64_t step) {
+  Slot& slot = block_.slot(rank_);
+  slot.note.store({FixedText<48>(action), FixedText<96>(unit), step});
+  slot.noted_at.store(now_ns(), std::memory_order_relaxed);
+}
+
+}  // namespace fullshard::comm::shared

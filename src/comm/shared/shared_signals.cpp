@@ -1,0 +1,62 @@
+#include "comm/shared/shared_signals.h"
+
+#include <fmt/format.h>
+
+#include "comm/shared/operation.h"
+#include "fullshard/base/check.h"
+
+namespace fullshard::comm::shared {
+namespace {
+
+// Rows of different ranks share no cache line.
+std::size_t stride_for(std::size_t counters) {
+  const std::size_t bytes = counters * sizeof(std::uint64_t);
+  return (bytes + 63) / 64 * 64;
+}
+
+}  // namespace
+
+std::size_t SharedSignals::bytes_for(int ranks, std::size_t counters) {
+  return static_cast<std::size_t>(ranks) * stride_for(counters);
+}
+
+SharedSignals::SharedSignals(std::shared_ptr<Session> session,
+                             std::unique_ptr<SharedSegment> memory, std::size_t counters,
+                             std::string_view purpose)
+    : session_(std::move(session)),
+      memory_(std::move(memory)),
+      counters_(reinterpret_cast<std::atomic<std::uint64_t>*>(memory_->data()),
+                stride_for(counters), session_->size()),
+      count_(counters),
+      purpose_(purpose) {}
+
+void SharedSignals::check_index(std::size_t index) const { FULLSHARD_CHECK_LT(index, count_); }
+
+void SharedSignals::post(std::size_t index, std::uint64_t value) {
+  check_index(index);
+  session_->note(fmt::format("posted {} to counter {} of {}", value, index, purpose_), "", -1);
+  session_->post(counters_, index, value);
+}
+
+std::uint64_t SharedSignals::value(int rank, std::size_t index) const {
+  check_index(index);
+  return counters_.at(rank, index).load(std::memory_order_acquire);
+}
+
+bool SharedSignals::reached(std::size_t index, std::uint64_t value) const {
+  check_index(index);
+  return counters_.reached(index, value);
+}
+
+void SharedSignals::wait(std::size_t index, std::uint64_t value, std::string_view operation,
+                         const OpTag& tag) {
+  if (reached(index, value)) return;
+  session_->note(fmt::format("began to wait for {}", operation), tag.unit, tag.step);
+  session_->wait(counters_, index, value,
+                 {base::Deadline::after(session_->options().timeout), [&] {
+                    return fmt::format("{}{} ({}: counter {} at {})", operation,
+                                       describe_tag(tag.unit, tag.step), purpose_, index, value);
+                  }});
+}
+
+}  // namespace fullshard::comm::shared

@@ -1,0 +1,244 @@
+// What every backend does alike: the collectives, against closed forms.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "comm/ranks.h"
+#include "comm/values.h"
+#include "fullshard/comm/reduce.h"
+
+namespace fullshard::comm::testing {
+namespace {
+
+using base::DType;
+
+// Small staging, so that ordinary sizes take several rounds.
+constexpr std::size_t kStaging = 4096;
+
+struct Case {
+  Backend backend;
+  int size;
+};
+
+class Collectives : public ::testing::TestWithParam<Case> {
+ protected:
+  int size() const { return GetParam().size; }
+
+  void run(const std::function<void(World&)>& body) {
+    CommOptions options;
+    options.staging = kStaging;
+    options.timeout = std::chrono::seconds(60);
+    run_ranks(GetParam().backend, size(), body, options);
+  }
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const Backend backend : backends()) {
+    for (const int size : {1, 2, 3, 4, 5, 8}) all.push_back({backend, size});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Collectives, ::testing::ValuesIn(cases()), [](const auto& info) {
+  return name_of(info.param.backend) + std::to_string(info.param.size);
+});
+
+// Elements per rank: none, one, odd, a multiple of nothing, more than fits the staging area.
+const std::vector<std::int64_t> kCounts = {0, 1, 7, 65, 1024, 5003};
+
+std::vector<std::int64_t> ragged(int size, std::int64_t longest) {
+  std::vector<std::int64_t> counts;
+  for (int r = 0; r < size; ++r)
+    counts.push_back(r % 3 == 1 ? 0 : longest - std::min<std::int64_t>(longest, r));
+  return counts;
+}
+
+double expected_reduction(DType dtype, ReduceOp op, int size, std::int64_t i) {
+  double result = input_value(dtype, 0, i);
+  for (int r = 1; r < size; ++r) {
+    const double next = input_value(dtype, r, i);
+    if (op == ReduceOp::kMin) {
+      result = std::min(result, next);
+    } else if (op == ReduceOp::kMax) {
+      result = std::max(result, next);
+    } else {
+      result += next;
+    }
+  }
+  if (op == ReduceOp::kMean) result /= size;
+  Values rounded(dtype, 1);
+  rounded.set(0,
+              dtype == DType::kFloat64 ? result : static_cast<double>(static_cast<float>(result)));
+  return rounded.get(0);
+}
+
+void expect_gathered(const Values& all, std::span<const std::int64_t> counts) {
+  std::int64_t at = 0;
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    for (std::int64_t i = 0; i < counts[r]; ++i, ++at) {
+      ASSERT_EQ(all.get(at), input_value(all.dtype(), static_cast<int>(r), i))
+          << "element " << i << " of rank " << r << ", " << base::to_string(all.dtype());
+    }
+  }
+}
+
+TEST_P(Collectives, AllGatherJoinsEqualParts) {
+  run([](World& world) {
+    for (const DType dtype : all_dtypes()) {
+      for (const std::int64_t count : kCounts) {
+        Values mine = make_input(dtype, world.rank(), count);
+        Values all(dtype, count * world.size());
+        world.group().all_gather(mine.input(), all.buffer(), {}, {"u", count}).wait();
+        expect_gathered(all,
+                        std::vector<std::int64_t>(static_cast<std::size_t>(world.size()), count));
+      }
+    }
+  });
+}
+
+TEST_P(Collectives, AllGatherJoinsRaggedParts) {
+  run([](World& world) {
+    for (const DType dtype : all_dtypes()) {
+      for (const std::int64_t count : kCounts) {
+        const auto counts = ragged(world.size(), count);
+        const std::int64_t own = counts[static_cast<std::size_t>(world.rank())];
+        Values mine = make_input(dtype, world.rank(), own);
+        Values all(dtype, std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
+        world.group().all_gather(mine.input(), all.buffer(), counts, {}).wait();
+        expect_gathered(all, counts);
+      }
+    }
+  });
+}
+
+TEST_P(Collectives, AllGatherTakesItsPartInPlace) {
+  run([](World& world) {
+    for (const std::int64_t count : kCounts) {
+      Values all(DType::kFloat32, count * world.size());
+      Buffer mine = all.part(count * world.rank(), count);
+      Values input = make_input(DType::kFloat32, world.rank(), count);
+      if (count > 0) std::memcpy(mine.data, input.data(), input.bytes().size());
+      world.group().all_gather(mine, all.buffer(), {}, {}).wait();
+      expect_gathered(all,
+                      std::vector<std::int64_t>(static_cast<std::size_t>(world.size()), count));
+    }
+  });
+}
+
+const std::vector<ReduceOp> kOps = {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMin,
+                                    ReduceOp::kMax};
+
+TEST_P(Collectives, AllReduceCombinesInPlace) {
+  run([](World& world) {
+    for (const DType dtype : all_dtypes()) {
+      for (const ReduceOp op : kOps) {
+        if (!can_reduce(dtype, op)) continue;
+        for (const std::int64_t count : kCounts) {
+          Values values = make_input(dtype, world.rank(), count);
+          world.group().all_reduce(values.buffer(), op, {}).wait();
+          for (std::int64_t i = 0; i < count; ++i) {
+            ASSERT_EQ(values.get(i), expected_reduction(dtype, op, world.size(), i))
+                << base::to_string(dtype) << " op " << static_cast<int>(op) << " element " << i;
+          }
+        }
+      }
+    }
+  });
+}
+
+void check_reduce_scatter(World& world, DType dtype, ReduceOp op,
+                          std::span<const std::int64_t> counts, bool pass_counts) {
+  const std::int64_t total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  const auto own = static_cast<std::size_t>(world.rank());
+  const std::int64_t first =
+      std::accumulate(counts.begin(), counts.begin() + world.rank(), std::int64_t{0});
+  Values all = make_input(dtype, world.rank(), total);
+  Values mine(dtype, counts[own]);
+  world.group()
+      .reduce_scatter(all.input(), mine.buffer(), op,
+                      pass_counts ? counts : std::span<const std::int64_t>(), {})
+      .wait();
+  for (std::int64_t i = 0; i < mine.count(); ++i) {
+    ASSERT_EQ(mine.get(i), expected_reduction(dtype, op, world.size(), first + i))
+        << base::to_string(dtype) << " op " << static_cast<int>(op) << " element " << i;
+  }
+}
+
+TEST_P(Collectives, ReduceScatterGivesEachRankItsPart) {
+  run([](World& world) {
+    for (const DType dtype : all_dtypes()) {
+      for (const ReduceOp op : kOps) {
+        if (!can_reduce(dtype, op)) continue;
+        for (const std::int64_t count : {0, 1, 7, 65, 2003}) {
+          const std::vector<std::int64_t> equal(static_cast<std::size_t>(world.size()), count);
+          check_reduce_scatter(world, dtype, op, equal, false);
+          check_reduce_scatter(world, dtype, op, ragged(world.size(), count), true);
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Collectives, BroadcastCopiesEveryRoot) {
+  run([](World& world) {
+    for (const DType dtype : all_dtypes()) {
+      for (int root = 0; root < world.size(); ++root) {
+        for (const std::int64_t count : kCounts) {
+          Values values = make_input(dtype, world.rank(), count);
+          world.group().broadcast(values.buffer(), root, {}).wait();
+          for (std::int64_t i = 0; i < count; ++i)
+            ASSERT_EQ(values.get(i), input_value(dtype, root, i));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Collectives, AllToAllExchangesRaggedParts) {
+  run([](World& world) {
+    const auto from_to = [](int from, int to, std::int64_t scale) {
+      return (from * 2 + to * 5) % 4 * scale + (from == to ? 1 : 0);
+    };
+    for (const DType dtype : all_dtypes()) {
+      for (const std::int64_t scale : {0, 1, 301}) {
+        std::vector<std::int64_t> send_counts;
+        std::vector<std::int64_t> recv_counts;
+        for (int r = 0; r < world.size(); ++r) {
+          send_counts.push_back(from_to(world.rank(), r, scale));
+          recv_counts.push_back(from_to(r, world.rank(), scale));
+        }
+        Values send =
+            make_input(dtype, world.rank(),
+                       std::accumulate(send_counts.begin(), send_counts.end(), std::int64_t{0}));
+        Values recv(dtype,
+                    std::accumulate(recv_counts.begin(), recv_counts.end(), std::int64_t{0}));
+        world.group().all_to_all(send.input(), send_counts, recv.buffer(), recv_counts, {}).wait();
+        std::int64_t at = 0;
+        for (int r = 0; r < world.size(); ++r) {
+          std::int64_t first = 0;
+          for (int to = 0; to < world.rank(); ++to) first += from_to(r, to, scale);
+          for (std::int64_t i = 0; i < recv_counts[static_cast<std::size_t>(r)]; ++i, ++at) {
+            ASSERT_EQ(recv.get(at), input_value(dtype, r, first + i));
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Collectives, BarrierHoldsUntilAllHaveCome) {
+  run([](World& world) {
+    auto board = world.group().allocate_signals(1, "arrivals");
+    for (std::uint64_t round = 1; round <= 200; ++round) {
+      board->post(0, round);
+      world.group().barrier({"", static_cast<std::int64_t>(round)});
+      ASSERT_TRUE(board->reached(0, round));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace fullshard::comm::testing
