@@ -16,15 +16,17 @@ namespace {
 
 void validate(const LoaderOptions& options) {
   FULLSHARD_CHECK(options.world >= 1 && options.rank >= 0 && options.rank < options.world);
-  if (options.prefetch < 1) reject(fmt::format("prefetch must be at least 1, not {}", options.prefetch));
+  if (options.prefetch < 1)
+    reject(fmt::format("prefetch must be at least 1, not {}", options.prefetch));
   if (options.micro_batches < 1) {
     reject(fmt::format("micro_batches must be at least 1, not {}", options.micro_batches));
   }
   const std::int64_t least = options.micro_batches * options.world;
   if (options.global_batch_size < least) {
-    reject(fmt::format("a global batch of {} samples is too small for {} ranks with {} micro-batches "
-                       "each: it must be at least {}",
-                       options.global_batch_size, options.world, options.micro_batches, least));
+    reject(
+        fmt::format("a global batch of {} samples is too small for {} ranks with {} micro-batches "
+                    "each: it must be at least {}",
+                    options.global_batch_size, options.world, options.micro_batches, least));
   }
 }
 
@@ -36,7 +38,8 @@ void validate(Cursor cursor, const Windows& windows) {
 
 }  // namespace
 
-BatchLoader::BatchLoader(std::shared_ptr<const Windows> windows, LoaderOptions options, Cursor start)
+BatchLoader::BatchLoader(std::shared_ptr<const Windows> windows, LoaderOptions options,
+                         Cursor start)
     : windows_(std::move(windows)), options_(options), cursor_(start) {
   validate(options_);
   validate(cursor_, *windows_);
@@ -89,8 +92,7 @@ StepData BatchLoader::make(std::int64_t position) const {
   step.end = windows_->cursor(position + options_.global_batch_size);
   for (std::int64_t i = 0; i < options_.micro_batches; ++i) {
     const Share rows = share_of(share.size(), i, options_.micro_batches);
-    step.micro_batches.push_back(
-        windows_->batch(position + share.begin + rows.begin, rows.size()));
+    step.micro_batches.push_back(windows_->batch(position + share.begin + rows.begin, rows.size()));
   }
   return step;
 }

@@ -34,8 +34,9 @@ Text load_text_file(const std::filesystem::path& path) {
   std::string text = read_file(path);
   if (text.empty()) fail(path, "it is empty");
   if (const auto offset = first_invalid_utf8(text)) {
-    fail(path, fmt::format("byte {:#04x} at offset {} is not UTF-8; convert the file to UTF-8 first",
-                           static_cast<unsigned char>(text[*offset]), *offset));
+    fail(path,
+         fmt::format("byte {:#04x} at offset {} is not UTF-8; convert the file to UTF-8 first",
+                     static_cast<unsigned char>(text[*offset]), *offset));
   }
   return std::make_shared<const std::string>(std::move(text));
 }
@@ -46,8 +47,8 @@ Split split(std::string_view text, double validation_fraction) {
         base::ErrorCode::kInvalidArgument,
         fmt::format("validation_fraction must be from 0 to below 1, not {}", validation_fraction));
   }
-  const auto validation = static_cast<std::size_t>(
-      std::floor(static_cast<double>(text.size()) * validation_fraction));
+  const auto validation =
+      static_cast<std::size_t>(std::floor(static_cast<double>(text.size()) * validation_fraction));
   const std::size_t cut = text.size() - validation;
   return {text.substr(0, cut), text.substr(cut)};
 }

@@ -15,7 +15,7 @@ std::uint64_t mix_bits(std::uint64_t value) {
 
 Permutation::Permutation(std::int64_t size, std::uint64_t key) : size_(size) {
   FULLSHARD_CHECK_LE(1, size);
-  const int bits = std::bit_width(static_cast<std::uint64_t>(size) - 1);
+  const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(size) - 1));
   half_bits_ = (bits + 1) / 2;
   std::uint64_t state = key;
   for (auto& round_key : round_keys_) round_key = state = mix_bits(state);

@@ -16,8 +16,9 @@ void validate(const ValidationOptions& options) {
   if (options.batch_size >= 1 && options.max_samples >= 0) return;
   throw base::Error(
       base::ErrorCode::kInvalidArgument,
-      fmt::format("validation: batch_size must be at least 1 and max_samples at least 0, not {} and {}",
-                  options.batch_size, options.max_samples));
+      fmt::format(
+          "validation: batch_size must be at least 1 and max_samples at least 0, not {} and {}",
+          options.batch_size, options.max_samples));
 }
 
 }  // namespace
@@ -26,8 +27,7 @@ ValidationSet::ValidationSet(std::shared_ptr<const TokenSource> source, Validati
     : source_(std::move(source)), options_(options) {
   validate(options_);
   windows_ = count_windows(*source_, options_.seq_len);
-  global_samples_ =
-      options_.max_samples == 0 ? windows_ : std::min(windows_, options_.max_samples);
+  global_samples_ = options_.max_samples == 0 ? windows_ : std::min(windows_, options_.max_samples);
   share_ = share_of(global_samples_, options_.rank, options_.world);
   const std::int64_t largest_share = (global_samples_ + options_.world - 1) / options_.world;
   rounds_ = (largest_share + options_.batch_size - 1) / options_.batch_size;

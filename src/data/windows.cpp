@@ -22,9 +22,10 @@ std::int64_t count_windows(const TokenSource& source, std::int64_t seq_len) {
   }
   const std::int64_t count = std::max<std::int64_t>(0, source.size() - 1) / seq_len;
   if (count > 0) return count;
-  throw base::Error(base::ErrorCode::kInvalidArgument,
-                    fmt::format("a text of {} tokens is too short: one sample of seq_len {} takes {}",
-                                source.size(), seq_len, seq_len + 1));
+  throw base::Error(
+      base::ErrorCode::kInvalidArgument,
+      fmt::format("a text of {} tokens is too short: one sample of seq_len {} takes {}",
+                  source.size(), seq_len, seq_len + 1));
 }
 
 Batch read_windows(const TokenSource& source, std::int64_t seq_len,

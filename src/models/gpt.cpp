@@ -67,7 +67,8 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x) {
 
 MlpImpl::MlpImpl(const GptOptions& options) {
   up = register_module("up", torch::nn::Linear(options.dim, kMlpRatio * options.dim));
-  projection = register_module("projection", torch::nn::Linear(kMlpRatio * options.dim, options.dim));
+  projection =
+      register_module("projection", torch::nn::Linear(kMlpRatio * options.dim, options.dim));
 }
 
 at::Tensor MlpImpl::forward(const at::Tensor& x) {
@@ -88,16 +89,17 @@ at::Tensor BlockImpl::forward(const at::Tensor& x) {
 
 GptImpl::GptImpl(const GptOptions& options) : options_(options) {
   validate(options);
-  token_embedding = register_module("token_embedding",
-                                    torch::nn::Embedding(options.vocab_size, options.dim));
+  token_embedding =
+      register_module("token_embedding", torch::nn::Embedding(options.vocab_size, options.dim));
   position_embedding =
       register_module("position_embedding", torch::nn::Embedding(options.seq_len, options.dim));
   blocks = register_module("blocks", torch::nn::ModuleList());
   for (std::int64_t i = 0; i < options.n_layers; ++i) blocks->push_back(Block(options));
   final_norm = register_module("final_norm", make_norm(options));
   if (!options.tie_embeddings) {
-    head = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(
-                                       options.dim, options.vocab_size).bias(false)));
+    head = register_module(
+        "head",
+        torch::nn::Linear(torch::nn::LinearOptions(options.dim, options.vocab_size).bias(false)));
   }
   initialise();
 }

@@ -44,8 +44,7 @@ void validate_gradient(const state::ShardedTensor& parameter, const at::Tensor& 
 
 void validate_step(double lr, std::optional<double> clip_coefficient) {
   const auto reject = [](const char* what, double value) {
-    throw base::Error(base::ErrorCode::kMisuse,
-                      fmt::format("AdamW step: {}, not {}", what, value));
+    throw base::Error(base::ErrorCode::kMisuse, fmt::format("AdamW step: {}, not {}", what, value));
   };
   if (!std::isfinite(lr) || lr < 0) reject("lr must be 0 or above", lr);
   if (!clip_coefficient) return;

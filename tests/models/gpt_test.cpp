@@ -16,7 +16,11 @@ namespace {
 using testing::HasSubstr;
 
 GptOptions small(bool tied = true) {
-  return {.vocab_size = 11, .seq_len = 7, .dim = 8, .n_layers = 2, .n_heads = 2,
+  return {.vocab_size = 11,
+          .seq_len = 7,
+          .dim = 8,
+          .n_layers = 2,
+          .n_heads = 2,
           .tie_embeddings = tied};
 }
 
@@ -81,7 +85,7 @@ TEST(Gpt, LogitsHaveOneRowATokenAndOneColumnAnId) {
 }
 
 TEST(Gpt, FutureTokensDoNotChangeThePast) {
-  const auto model = make(small());
+  auto model = make(small());
   const auto tokens = tokens_for(small(), 1, 7);
   const auto before = model->forward(tokens);
   for (std::int64_t changed = 1; changed < 7; ++changed) {
@@ -141,7 +145,11 @@ TEST(Gpt, TiedHeadIsTheTokenTableItself) {
 
 TEST(Gpt, ParameterCountHasAClosedForm) {
   for (const bool tied : {true, false}) {
-    GptOptions options{.vocab_size = 13, .seq_len = 5, .dim = 12, .n_layers = 3, .n_heads = 4,
+    GptOptions options{.vocab_size = 13,
+                       .seq_len = 5,
+                       .dim = 12,
+                       .n_layers = 3,
+                       .n_heads = 4,
                        .tie_embeddings = tied};
     std::int64_t counted = 0;
     for (const auto& parameter : make(options)->parameters()) counted += parameter.numel();
@@ -161,8 +169,8 @@ TEST(Gpt, FlopsFollowTheStatedFormula) {
 }
 
 TEST(Gpt, InitialValuesFollowGpt2) {
-  const GptOptions options{.vocab_size = 256, .seq_len = 256, .dim = 128, .n_layers = 8,
-                           .tie_embeddings = false};
+  const GptOptions options{
+      .vocab_size = 256, .seq_len = 256, .dim = 128, .n_layers = 8, .tie_embeddings = false};
   const auto model = make(options);
   for (const auto& item : model->named_parameters()) {
     const std::string& name = item.key();
@@ -235,7 +243,9 @@ TEST(Gpt, NamesWhatCannotBeUsed) {
   options.norm_eps = std::nan("");
   EXPECT_THAT(error_of([&] { Gpt model(options); }), HasSubstr("norm_eps"));
   auto model = make(small());
-  EXPECT_THAT(error_of([&] { model->forward(torch::zeros({1, 8}, torch::kLong)); }),
+  EXPECT_THAT(error_of([&] {
+                model->forward(torch::zeros({1, 8}, torch::kLong));
+              }),
               HasSubstr("8 tokens is longer than the model's seq_len 7"));
   EXPECT_THAT(error_of([&] { model->forward(torch::zeros({3}, torch::kLong)); }),
               HasSubstr("[batch, seq]"));

@@ -68,8 +68,8 @@ GroupRule rule(const char* pattern, std::optional<double> decay, std::optional<d
   return made;
 }
 
-constexpr AdamWOptions kOptions{.lr = 0.03, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-7,
-                                .weight_decay = 0.2};
+constexpr AdamWOptions kOptions{
+    .lr = 0.03, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-7, .weight_decay = 0.2};
 
 /// torch's own AdamW on the whole parameters, with the groups of `grouped_rules`.
 class Reference {
@@ -294,7 +294,8 @@ TEST(AdamW, NamesWhatCannotBeUsed) {
     change(options);
     return error_of(base::ErrorCode::kConfiguration, [&] { AdamW({}, options); });
   };
-  EXPECT_THAT(with([](auto& o) { o.beta1 = 1; }), HasSubstr("beta1 must be from 0 to below 1, not 1"));
+  EXPECT_THAT(with([](auto& o) { o.beta1 = 1; }),
+              HasSubstr("beta1 must be from 0 to below 1, not 1"));
   EXPECT_THAT(with([](auto& o) { o.beta2 = -0.1; }), HasSubstr("beta2"));
   EXPECT_THAT(with([](auto& o) { o.eps = std::nan(""); }), HasSubstr("eps"));
   EXPECT_THAT(with([](auto& o) { o.weight_decay = -1; }), HasSubstr("weight_decay"));
@@ -323,14 +324,16 @@ TEST(AdamW, ABadStepChangesNothing) {
     return message;
   };
   give_gradients(parts, whole, 0);
-  EXPECT_THAT(misuse([&] { optimizer.step(0.1, std::nan("")); }), HasSubstr("gradient norm finite"));
+  EXPECT_THAT(misuse([&] { optimizer.step(0.1, std::nan("")); }),
+              HasSubstr("gradient norm finite"));
   EXPECT_THAT(misuse([&] { optimizer.step(0.1, 0.0); }), HasSubstr("above 0"));
   EXPECT_THAT(misuse([&] { optimizer.step(std::numeric_limits<double>::infinity()); }),
               HasSubstr("lr must be"));
   parts[3].tensor.mutable_grad() = at::Tensor();
   at::Tensor wrong = torch::zeros({2}, torch::kDouble);
   parts[3].tensor.unsafeGetTensorImpl()->mutable_grad() = wrong;
-  EXPECT_THAT(misuse([&] { optimizer.step(); }), HasSubstr("the gradient of \"scale\" (2 elements"));
+  EXPECT_THAT(misuse([&] { optimizer.step(); }),
+              HasSubstr("the gradient of \"scale\" (2 elements"));
 }
 
 }  // namespace

@@ -18,9 +18,12 @@ std::vector<state::ShardedTensor> parameters() {
     tensor.global_shape = std::move(shape);
     return tensor;
   };
-  return {named("table.weight", {7, 4}), named("blocks.0.norm.weight", {4}),
-          named("blocks.0.up.weight", {8, 4}), named("blocks.0.up.bias", {8}),
-          named("temperature", {}), named("wide_norm.weight", {3, 4})};
+  return {named("table.weight", {7, 4}),
+          named("blocks.0.norm.weight", {4}),
+          named("blocks.0.up.weight", {8, 4}),
+          named("blocks.0.up.bias", {8}),
+          named("temperature", {}),
+          named("wide_norm.weight", {3, 4})};
 }
 
 std::string error_of(const std::vector<GroupRule>& rules) {

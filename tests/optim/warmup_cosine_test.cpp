@@ -48,8 +48,7 @@ TEST(WarmupCosine, StaysAtTheFloorPastTheEnd) {
 }
 
 TEST(WarmupCosine, WithoutWarmupStartsAtTheBase) {
-  const WarmupCosine schedule{
-      .base_lr = 3, .warmup_steps = 0, .total_steps = 5, .min_lr_ratio = 0};
+  const WarmupCosine schedule{.base_lr = 3, .warmup_steps = 0, .total_steps = 5, .min_lr_ratio = 0};
   EXPECT_DOUBLE_EQ(schedule.lr(0), 3);
   EXPECT_DOUBLE_EQ(schedule.lr(2), 1.5);
   EXPECT_NEAR(schedule.lr(4), 0, 1e-15);
@@ -71,7 +70,8 @@ TEST(WarmupCosine, NeverLeavesItsRange) {
 }
 
 TEST(WarmupCosine, NamesWhatCannotBeUsed) {
-  EXPECT_THAT(error_of({1, 5, 5, 0}), HasSubstr("warmup_steps must be from 0 to total_steps - 1 = 4"));
+  EXPECT_THAT(error_of({1, 5, 5, 0}),
+              HasSubstr("warmup_steps must be from 0 to total_steps - 1 = 4"));
   EXPECT_THAT(error_of({1, -1, 5, 0}), HasSubstr("not -1"));
   EXPECT_THAT(error_of({1, 0, 0, 0}), HasSubstr("total_steps"));
   EXPECT_THAT(error_of({-1, 0, 5, 0}), HasSubstr("base_lr"));

@@ -27,7 +27,8 @@ std::filesystem::path default_cache_folder();
 /// Throws kFile: the program is absent (says which package brings it) or prints something else.
 Text load_bible(const BibleOptions& options = {.cache_folder = default_cache_folder()});
 
-/// A file as it is. Throws kFile when it cannot be read, is empty, or is not UTF-8 (says at which byte).
+/// A file as it is. Throws kFile when it cannot be read, is empty, or is not UTF-8 (says at which
+/// byte).
 Text load_text_file(const std::filesystem::path& path);
 
 /// The text cut in two without overlap.

@@ -33,14 +33,14 @@ struct Share {
   std::int64_t size() const { return end - begin; }
 };
 
-/// Part `index` of `count` of a run of `total`: parts differ in size by at most one and join without
-/// gap. total * count must fit 63 bits.
+/// Part `index` of `count` of a run of `total`: parts differ in size by at most one and join
+/// without gap. total * count must fit 63 bits.
 Share share_of(std::int64_t total, std::int64_t index, std::int64_t count);
 
-/// The samples of a training run in an order that depends on the seed alone: not on ranks, batch size
-/// or what was read before. A sample is a window of seq_len + 1 tokens; windows start seq_len tokens
-/// apart, so that every token but the first of the text is a target once an epoch (a remainder
-/// shorter than a window is left out). Immutable: any thread.
+/// The samples of a training run in an order that depends on the seed alone: not on ranks, batch
+/// size or what was read before. A sample is a window of seq_len + 1 tokens; windows start seq_len
+/// tokens apart, so that every token but the first of the text is a target once an epoch (a
+/// remainder shorter than a window is left out). Immutable: any thread.
 class Windows {
  public:
   /// Throws kInvalidArgument when not even one window fits.

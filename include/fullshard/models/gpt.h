@@ -62,10 +62,10 @@ class BlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-/// The decoder. A plain module: nothing in it knows of ranks, shards or precision, and `to(kDouble)`
-/// works on it. Initial values follow GPT-2: normal(0, 0.02), projections back into the residual
-/// stream divided by sqrt(2 * n_layers), zero biases, unit norms; drawn from torch's default
-/// generator in a fixed order, so torch::manual_seed decides them.
+/// The decoder. A plain module: nothing in it knows of ranks, shards or precision, and
+/// `to(kDouble)` works on it. Initial values follow GPT-2: normal(0, 0.02), projections back into
+/// the residual stream divided by sqrt(2 * n_layers), zero biases, unit norms; drawn from torch's
+/// default generator in a fixed order, so torch::manual_seed decides them.
 class GptImpl : public torch::nn::Module {
  public:
   explicit GptImpl(const GptOptions& options);
@@ -95,8 +95,8 @@ TORCH_MODULE(Gpt);
 std::int64_t parameter_count(const GptOptions& options);
 
 /// Floating-point operations of one training step a token (forward and backward) at sequence length
-/// `seq`: 6 N + 12 L d S, after Chowdhery et al., "PaLM" (2022), appendix B. N leaves out the tables
-/// that are only looked up: positions, and the token table unless it is tied to the head.
+/// `seq`: 6 N + 12 L d S, after Chowdhery et al., "PaLM" (2022), appendix B. N leaves out the
+/// tables that are only looked up: positions, and the token table unless it is tied to the head.
 /// Attention is counted as if unmasked, as there.
 double flops_per_token(const GptOptions& options, std::int64_t seq);
 

@@ -20,8 +20,8 @@ struct AdamWOptions {
 };
 
 /// AdamW (Loshchilov and Hutter, 2019) over one rank's shards, equal to torch::optim::AdamW on the
-/// whole parameters. One fused ATen call a group; no pass over the gradients for clipping, except in
-/// double precision, where ATen's factor would be rounded to float.
+/// whole parameters. One fused ATen call a group; no pass over the gradients for clipping, except
+/// in double precision, where ATen's factor would be rounded to float.
 ///
 /// Holds references to the shards, which must outlive it as storage; their gradients are read from
 /// `tensor.grad()` at each step. One thread at a time. Local: no rank waits for another, so all
@@ -34,23 +34,23 @@ class AdamW {
         std::vector<GroupRule> rules = default_no_decay_rules());
 
   /// One update at rate `lr` times the group's lr_scale. Parameters without a gradient stay as they
-  /// are, and so do their step counters. With a clip coefficient the gradients are multiplied by it,
-  /// as if before the step, and are left multiplied.
-  /// Throws kMisuse, before anything has changed, when a gradient does not fit its parameter or the
-  /// coefficient is not a finite number above 0.
+  /// are, and so do their step counters. With a clip coefficient the gradients are multiplied by
+  /// it, as if before the step, and are left multiplied. Throws kMisuse, before anything has
+  /// changed, when a gradient does not fit its parameter or the coefficient is not a finite number
+  /// above 0.
   void step(double lr, std::optional<double> clip_coefficient = std::nullopt);
   void step() { step(options_.lr); }
 
   /// Drops the gradients, or fills them with zeros where their memory must stay.
   void zero_grad(bool set_to_none = true);
 
-  /// Makes the state of parameters that have not been stepped yet, as it is before their first step:
-  /// what a checkpoint loads into.
+  /// Makes the state of parameters that have not been stepped yet, as it is before their first
+  /// step: what a checkpoint loads into.
   void create_state();
 
-  /// `<name>.exp_avg` and `<name>.exp_avg_sq`, cut as the parameter, and `<name>.step`, a replicated
-  /// scalar, of every parameter that has state. They share memory with the optimizer: writing into
-  /// them loads state.
+  /// `<name>.exp_avg` and `<name>.exp_avg_sq`, cut as the parameter, and `<name>.step`, a
+  /// replicated scalar, of every parameter that has state. They share memory with the optimizer:
+  /// writing into them loads state.
   std::vector<state::ShardedTensor> state() const;
 
   const std::vector<state::ShardedTensor>& parameters() const { return parameters_; }

@@ -11,8 +11,9 @@
 
 namespace fullshard::optim {
 
-/// Overrides for the parameters it takes: those whose name matches the pattern and whose whole shape
-/// has at most max_dimensions. Of several rules the first that takes a parameter decides alone.
+/// Overrides for the parameters it takes: those whose name matches the pattern and whose whole
+/// shape has at most max_dimensions. Of several rules the first that takes a parameter decides
+/// alone.
 struct GroupRule {
   std::string pattern;                 ///< `*` any run of characters, `?` any one
   std::optional<double> weight_decay;  ///< absent: the optimizer's own
@@ -21,7 +22,8 @@ struct GroupRule {
   bool must_match = true;  ///< whether a pattern that matches no name is an error
 };
 
-/// No weight decay on norms, biases and everything of fewer than two dimensions. None of them must match.
+/// No weight decay on norms, biases and everything of fewer than two dimensions. None of them must
+/// match.
 std::vector<GroupRule> default_no_decay_rules();
 
 /// For each parameter the index of the rule that takes it, or rules.size() when none does.
