@@ -77,8 +77,7 @@ std::span<const int> Follower::end_step() {
   for (std::size_t unit = 0; unit < resident_.size(); ++unit) {
     if (resident_[unit]) evict(static_cast<int>(unit));
   }
-  const Schedule* plan = followed();
-  if (plan != nullptr && done_ < plan->events.size()) leave_plan();
+  if (following() && !ended_as_planned()) leave_plan();
   if (in_step_ && !following()) remember_trace();
   in_step_ = false;
   grad_enabled_ = true;
@@ -111,20 +110,30 @@ void Follower::start_step() {
 
 /// Whether this touch is the next event of the followed plan, or of the other one after a change.
 bool Follower::stay_on_a_plan(Touch touch) {
-  const Schedule& current = *followed();
-  if (done_ < current.events.size() && current.events[done_].touch == touch) return true;
+  const auto expects_touch = [&](const Schedule& candidate) {
+    return done_ < candidate.events.size() && candidate.events[done_].touch == touch;
+  };
+  if (expects_touch(*followed())) return true;
   const Kind alternative = other(*followed_);
-  if (plan(alternative) == nullptr || !fits_so_far(*plan(alternative), touch)) return false;
+  const Schedule* candidate = plan(alternative);
+  if (candidate == nullptr || !expects_touch(*candidate) || !fits_so_far(*candidate)) return false;
   change_over(alternative);
   return true;
 }
 
-bool Follower::fits_so_far(const Schedule& candidate, Touch touch) const {
-  if (done_ >= candidate.events.size() || candidate.events[done_].touch != touch) return false;
-  const auto same = [](const Event& a, const Event& b) { return a.touch == b.touch; };
+bool Follower::fits_so_far(const Schedule& candidate) const {
+  if (done_ > candidate.events.size()) return false;
   const auto begin = candidate.events.begin();
   return std::equal(begin, begin + static_cast<std::ptrdiff_t>(done_), followed()->events.begin(),
-                    same);
+                    [](const Event& a, const Event& b) { return a.touch == b.touch; });
+}
+
+/// Whether the step is over where a plan is over. A forward that was taken for the first half of a
+/// training step ends as the other plan says.
+bool Follower::ended_as_planned() const {
+  if (done_ == followed()->events.size()) return true;
+  const Schedule* alternative = plan(other(*followed_));
+  return alternative != nullptr && done_ == alternative->events.size() && fits_so_far(*alternative);
 }
 
 /// Evicts what the new plan would not have resident here. What it would have and is not there is

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace fullshard::schedule {
@@ -26,7 +27,8 @@ class Trace {
     return true;
   }
 
-  const std::vector<Touch>& events() const { return events_; }
+  const std::vector<Touch>& events() const& { return events_; }
+  std::vector<Touch> events() && { return std::move(events_); }
   std::size_t size() const { return events_.size(); }
   bool empty() const { return events_.empty(); }
   void clear() { events_.clear(); }

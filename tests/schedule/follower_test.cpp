@@ -1,0 +1,226 @@
+#include "fullshard/schedule/follower.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fullshard/base/error.h"
+#include "fullshard/schedule/simulate.h"
+#include "schedule/engine_model.h"
+#include "schedule/steps.h"
+
+namespace fullshard::schedule {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int kBlocks = 4;
+const std::vector<std::int64_t> kBytes(kBlocks + 1, 100);
+
+class FollowerTest : public testing::Test {
+ protected:
+  explicit FollowerTest(const ScheduleOptions& options = {}) : follower_(kBytes, options) {}
+
+  const Trace training_ = steps::gpt(kBlocks);
+  const Trace evaluation_ = steps::gpt_forward(kBlocks);
+  Follower follower_;
+  EngineModel engine_{follower_};
+};
+
+class ShardGradOpFollowerTest : public FollowerTest {
+ protected:
+  ShardGradOpFollowerTest() : FollowerTest({.reshard_after_forward = false}) {}
+};
+
+TEST_F(FollowerTest, TheFirstStepIsTracedWithAtMostOneUnitBesidesTheTouched) {
+  EXPECT_EQ(engine_.run(training_), 0);
+  EXPECT_EQ(engine_.most(), 2U);
+  ASSERT_NE(follower_.training_schedule(), nullptr);
+  EXPECT_EQ(*follower_.training_schedule(), make_schedule(training_, kBytes, {}));
+}
+
+TEST_F(FollowerTest, LaterStepsFollowTheSchedule) {
+  engine_.run(training_);
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_EQ(engine_.run(training_), 0);
+    EXPECT_EQ(engine_.gathers(), 10);
+    EXPECT_EQ(engine_.most(), 1U);
+  }
+  EXPECT_EQ(follower_.deviations(), 0);
+}
+
+TEST_F(FollowerTest, ADeviationGoesOnByDemandAndIsTheNextStepsSchedule) {
+  const Trace changed = steps::of("f0 f1 f3 f2 f0 b0 b2 b3 b1");
+  engine_.run(training_);
+  EXPECT_EQ(engine_.run(changed), 1);
+  EXPECT_LE(engine_.most(), 2U);
+  EXPECT_EQ(follower_.deviations(), 1);
+  EXPECT_EQ(*follower_.training_schedule(), make_schedule(changed, kBytes, {}));
+  EXPECT_EQ(engine_.run(changed), 0);
+}
+
+TEST_F(FollowerTest, SkippingAUnitIsADeviation) {
+  engine_.run(training_);
+  EXPECT_EQ(engine_.run(steps::of("f0 f1 f3 f4 f0 b0 b4 b3 b1")), 1);
+}
+
+TEST_F(FollowerTest, TheDecisionSaysWhichTouchDeviated) {
+  engine_.run(training_);
+  EXPECT_FALSE(engine_.touch({0, Phase::kForward}));
+  EXPECT_TRUE(follower_.following());
+  EXPECT_TRUE(engine_.touch({3, Phase::kForward}));
+  EXPECT_FALSE(follower_.following());
+  EXPECT_FALSE(engine_.touch({4, Phase::kForward}));
+}
+
+TEST_F(FollowerTest, TouchesBeyondTheEndOfTheScheduleAreADeviation) {
+  engine_.run(training_);
+  Trace longer = training_;
+  longer.add({0, Phase::kBackward});
+  EXPECT_EQ(engine_.run(longer), 1);
+  EXPECT_EQ(engine_.run(longer), 0);
+}
+
+TEST_F(FollowerTest, AStepCutShortIsPlannedAnew) {
+  const Trace half = steps::of("f0 f1 f2 f3 f4 f0 b0 b4");
+  engine_.run(training_);
+  EXPECT_EQ(engine_.run(half), 0);
+  EXPECT_EQ(follower_.deviations(), 1);
+  EXPECT_EQ(engine_.run(half), 0);
+  EXPECT_EQ(follower_.deviations(), 1);
+  EXPECT_EQ(*follower_.training_schedule(), make_schedule(half, kBytes, {}));
+}
+
+TEST_F(FollowerTest, EvaluationKeepsTheTrainingSchedule) {
+  engine_.run(training_);
+  const Schedule before = *follower_.training_schedule();
+  for (int pass = 0; pass < 3; ++pass) {
+    follower_.begin_pass(false);
+    EXPECT_EQ(engine_.run(evaluation_), 0);
+  }
+  EXPECT_EQ(*follower_.training_schedule(), before);
+  EXPECT_EQ(*follower_.forward_only_schedule(), make_schedule(evaluation_, kBytes, {}));
+  EXPECT_EQ(engine_.run(training_), 0);
+}
+
+TEST_F(FollowerTest, EvaluationWithoutAWordOfItKeepsTheTrainingScheduleToo) {
+  engine_.run(training_);
+  const Schedule before = *follower_.training_schedule();
+  EXPECT_EQ(engine_.run(evaluation_), 0);
+  EXPECT_EQ(*follower_.training_schedule(), before);
+  EXPECT_EQ(engine_.run(training_), 0);
+  EXPECT_EQ(engine_.run(evaluation_), 0);
+  EXPECT_EQ(follower_.deviations(), 1);  // only the first evaluation was news
+}
+
+TEST_F(ShardGradOpFollowerTest, EvaluationHoldsNothingForABackwardThatDoesNotCome) {
+  engine_.run(training_);
+  engine_.run(training_);
+  EXPECT_EQ(engine_.most(), 5U);
+  follower_.begin_pass(false);
+  engine_.run(evaluation_);
+  follower_.begin_pass(false);
+  engine_.run(evaluation_);
+  EXPECT_EQ(engine_.most(), 1U);
+}
+
+TEST_F(ShardGradOpFollowerTest, ChangesOverWhenTheTouchesFitTheOtherPlan) {
+  engine_.run(training_);
+  follower_.begin_pass(false);
+  engine_.run(evaluation_);
+  const std::int64_t before = follower_.deviations();
+  // A training step whose first block runs without gradients looks like an evaluation at first.
+  follower_.begin_pass(false);
+  EXPECT_EQ(engine_.run(training_), 0);
+  EXPECT_EQ(follower_.deviations(), before);
+}
+
+TEST_F(ShardGradOpFollowerTest, AChangeOverEvictsWhatTheNewPlanWouldNotHave) {
+  const Trace other = steps::of("f0 f1 f2 f3 f1 f2");
+  engine_.run(training_);
+  follower_.begin_pass(false);
+  engine_.run(other);
+  for (const Touch& touch : steps::of("f0 f1 f2 f3").events()) engine_.touch(touch);
+  EXPECT_EQ(engine_.resident().size(), 4U);
+  EXPECT_FALSE(engine_.touch({1, Phase::kForward}));
+  EXPECT_TRUE(follower_.following());
+  EXPECT_LE(engine_.resident().size(), 2U);
+}
+
+TEST_F(FollowerTest, AForwardOnlyPassMayComeFirst) {
+  follower_.begin_pass(false);
+  EXPECT_EQ(engine_.run(evaluation_), 0);
+  EXPECT_EQ(follower_.training_schedule(), nullptr);
+  engine_.run(training_);
+  EXPECT_NE(follower_.training_schedule(), nullptr);
+  EXPECT_EQ(engine_.run(training_), 0);
+}
+
+TEST_F(FollowerTest, RepeatedTouchesAskForNothing) {
+  engine_.touch({1, Phase::kForward});
+  const Decision again = follower_.on_touch(1, Phase::kForward);
+  EXPECT_FALSE(again.deviated);
+  EXPECT_THAT(again.evict, IsEmpty());
+  EXPECT_THAT(again.gather_ahead, IsEmpty());
+}
+
+TEST_F(FollowerTest, EndingAStepWithoutTouchesChangesNothing) {
+  engine_.run(training_);
+  const Schedule before = *follower_.training_schedule();
+  EXPECT_THAT(follower_.end_step(), IsEmpty());
+  EXPECT_EQ(*follower_.training_schedule(), before);
+  EXPECT_EQ(follower_.deviations(), 0);
+}
+
+TEST(Follower, ByDemandKeepsTheKeptUnitsToo) {
+  Follower follower(kBytes, {.keep_gathered = {true, true, false, false, false}});
+  EngineModel engine(follower);
+  for (const Touch& touch : steps::of("f0 f1 f2 f3").events()) engine.touch(touch);
+  EXPECT_THAT(engine.resident(), testing::ElementsAre(0, 1, 2, 3));
+}
+
+TEST(Follower, ByDemandTheLimitComesBeforeTheKeptUnits) {
+  Follower follower(kBytes, {.max_unsharded_bytes = 200, .keep_gathered = {1, 1, 0, 0, 0}});
+  EngineModel engine(follower);
+  engine.run(steps::gpt(kBlocks));
+  EXPECT_EQ(engine.peak_bytes(), 200);
+}
+
+TEST(Follower, PrefetchesOnceThereIsASchedule) {
+  Follower follower(kBytes, {.prefetch = 1});
+  EngineModel engine(follower);
+  engine.run(steps::gpt(kBlocks));
+  EXPECT_THAT(follower.on_touch(0, Phase::kForward).gather_ahead, testing::ElementsAre(1));
+}
+
+TEST(FollowerRefuses, AUnitAboveTheLimit) {
+  try {
+    Follower({10, 60}, {.max_unsharded_bytes = 50});
+    FAIL() << "a unit above the limit was accepted";
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.code(), base::ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("unit 1"), HasSubstr("60"), HasSubstr("50")));
+  }
+}
+
+TEST(FollowerRefuses, UnknownUnits) {
+  Follower follower(kBytes, {});
+  EXPECT_THROW(follower.on_touch(-1, Phase::kForward), base::Error);
+  EXPECT_THROW(follower.on_touch(5, Phase::kForward), base::Error);
+  EXPECT_THAT(follower.end_step(), IsEmpty());
+}
+
+TEST(FollowerRefuses, APassBegunInsideAStep) {
+  Follower follower(kBytes, {});
+  follower.on_touch(0, Phase::kForward);
+  try {
+    follower.begin_pass(true);
+    FAIL() << "a pass began inside a step";
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.code(), base::ErrorCode::kMisuse);
+  }
+}
+
+}  // namespace
+}  // namespace fullshard::schedule

@@ -1,0 +1,199 @@
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "fullshard/schedule/simulate.h"
+#include "schedule/arbitrary.h"
+
+namespace fullshard::schedule {
+namespace {
+
+struct Case {
+  std::vector<std::int64_t> bytes = arbitrary::unit_bytes();
+  ScheduleOptions options = arbitrary::options(bytes);
+  Trace trace = arbitrary::trace(static_cast<int>(bytes.size()));
+
+  Schedule plan() const { return make_schedule(trace, bytes, options); }
+};
+
+std::int64_t bytes_of(const std::set<int>& units, const std::vector<std::int64_t>& bytes) {
+  std::int64_t total = 0;
+  for (const int unit : units) total += bytes[static_cast<std::size_t>(unit)];
+  return total;
+}
+
+// A replay in the plainest way; checks on the way that the plan can be carried out.
+SimulationResult replay(const Schedule& plan, const std::vector<std::int64_t>& bytes) {
+  SimulationResult result;
+  result.unit_gathers.resize(bytes.size());
+  std::set<int> resident;
+  const auto gather = [&](int unit) {
+    result.gathers += 1;
+    result.gathered_bytes += bytes[static_cast<std::size_t>(unit)];
+    result.unit_gathers[static_cast<std::size_t>(unit)] += 1;
+    resident.insert(unit);
+    result.peak_bytes = std::max(result.peak_bytes, bytes_of(resident, bytes));
+  };
+  for (const Event& event : plan.events) {
+    for (const int unit : event.evict) RC_ASSERT(resident.erase(unit) == 1U);
+    if (!resident.contains(event.touch.unit)) gather(event.touch.unit);
+    for (const int unit : event.gather_ahead) {
+      RC_ASSERT(!resident.contains(unit));
+      gather(unit);
+    }
+    RC_ASSERT(resident.contains(event.touch.unit));
+  }
+  for (const int unit : plan.evict_at_end) RC_ASSERT(resident.erase(unit) == 1U);
+  RC_ASSERT(resident.empty());
+  return result;
+}
+
+RC_GTEST_PROP(ScheduleProperty, APlanHasTheEventsOfItsTraceAndLeavesNothingResident, ()) {
+  const Case c;
+  const Schedule plan = c.plan();
+  RC_ASSERT(plan.events.size() == c.trace.size());
+  for (std::size_t at = 0; at < plan.events.size(); ++at) {
+    RC_ASSERT(plan.events[at].touch == c.trace.events()[at]);
+  }
+  replay(plan, c.bytes);
+}
+
+RC_GTEST_PROP(ScheduleProperty, SimulationEqualsAReplayByHand, ()) {
+  const Case c;
+  const SimulationResult simulated = simulate(c.plan(), c.bytes);
+  const SimulationResult expected = replay(c.plan(), c.bytes);
+  RC_ASSERT(simulated.peak_bytes == expected.peak_bytes);
+  RC_ASSERT(simulated.gathers == expected.gathers);
+  RC_ASSERT(simulated.gathered_bytes == expected.gathered_bytes);
+  RC_ASSERT(simulated.unit_gathers == expected.unit_gathers);
+}
+
+RC_GTEST_PROP(ScheduleProperty, PeakStaysWithinTheLimit, ()) {
+  Case c;
+  RC_PRE(c.options.max_unsharded_bytes > 0);
+  RC_ASSERT(replay(c.plan(), c.bytes).peak_bytes <= c.options.max_unsharded_bytes);
+}
+
+RC_GTEST_PROP(ScheduleProperty, FullShardHoldsOneUnitBesidesTheTouchedAndThePrefetched, ()) {
+  Case c;
+  c.options.reshard_after_forward = true;
+  c.options.keep_gathered.clear();
+  c.options.keep_distance = 1;
+  std::set<int> resident;
+  for (const Event& event : c.plan().events) {
+    for (const int unit : event.evict) resident.erase(unit);
+    resident.insert(event.touch.unit);
+    resident.insert(event.gather_ahead.begin(), event.gather_ahead.end());
+    RC_ASSERT(resident.size() <= 1U + static_cast<std::size_t>(std::max(1, c.options.prefetch)));
+  }
+}
+
+RC_GTEST_PROP(ScheduleProperty, AUnitGatheredAheadIsUsedBeforeItIsEvicted, ()) {
+  const Case c;
+  std::set<int> waiting;
+  for (const Event& event : c.plan().events) {
+    for (const int unit : event.evict) RC_ASSERT(!waiting.contains(unit));
+    waiting.erase(event.touch.unit);
+    waiting.insert(event.gather_ahead.begin(), event.gather_ahead.end());
+  }
+  RC_ASSERT(waiting.empty());
+}
+
+RC_GTEST_PROP(ScheduleProperty, WithoutALimitPrefetchAddsNoGathers, ()) {
+  Case c;
+  c.options.max_unsharded_bytes = 0;
+  const std::int64_t with = simulate(c.plan(), c.bytes).gathers;
+  c.options.prefetch = 0;
+  RC_ASSERT(with <= simulate(c.plan(), c.bytes).gathers);
+}
+
+RC_GTEST_PROP(ScheduleProperty, WithoutALimitKeptUnitsAreGatheredOnce, ()) {
+  Case c;
+  c.options.max_unsharded_bytes = 0;
+  const SimulationResult run = simulate(c.plan(), c.bytes);
+  for (std::size_t unit = 0; unit < c.options.keep_gathered.size(); ++unit) {
+    RC_ASSERT(!c.options.keep_gathered[unit] || run.unit_gathers[unit] <= 1);
+  }
+}
+
+// What a least-recently-used cache of `capacity` equal units gathers.
+std::int64_t lru_gathers(const Trace& trace, std::size_t capacity) {
+  std::vector<int> recent;  // oldest first
+  std::int64_t gathers = 0;
+  for (const Touch& touch : trace.events()) {
+    const auto found = std::find(recent.begin(), recent.end(), touch.unit);
+    if (found != recent.end()) {
+      recent.erase(found);
+    } else {
+      ++gathers;
+      if (recent.size() == capacity) recent.erase(recent.begin());
+    }
+    recent.push_back(touch.unit);
+  }
+  return gathers;
+}
+
+// The fewest gathers that any plan can do with: tries every choice of what to evict.
+std::int64_t fewest_gathers(const Trace& trace, std::size_t capacity) {
+  std::map<std::set<int>, std::int64_t> states = {{{}, 0}};
+  const auto improve = [](auto& to, const std::set<int>& key, std::int64_t gathers) {
+    const auto [at, inserted] = to.try_emplace(key, gathers);
+    if (!inserted) at->second = std::min(at->second, gathers);
+  };
+  for (const Touch& touch : trace.events()) {
+    std::map<std::set<int>, std::int64_t> next;
+    for (auto [resident, gathers] : states) {
+      if (resident.contains(touch.unit)) {
+        improve(next, resident, gathers);
+        continue;
+      }
+      std::vector<std::set<int>> choices;
+      if (resident.size() < capacity) choices.push_back(resident);
+      for (const int victim : resident) {
+        choices.push_back(resident);
+        choices.back().erase(victim);
+      }
+      for (std::set<int>& choice : choices) {
+        choice.insert(touch.unit);
+        improve(next, choice, gathers + 1);
+      }
+    }
+    states = std::move(next);
+  }
+  std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+  for (const auto& [resident, gathers] : states) fewest = std::min(fewest, gathers);
+  return fewest;
+}
+
+// Units of one size of which only the limit makes any leave: the setting in which Belady's rule is
+// optimal.
+struct Caching {
+  int units = arbitrary::between(1, 7);
+  std::size_t capacity = arbitrary::between<std::size_t>(1, 6);
+  Trace trace = arbitrary::trace(units);
+
+  std::int64_t gathers() const {
+    const std::vector<std::int64_t> bytes(static_cast<std::size_t>(units), 10);
+    const ScheduleOptions options{
+        .max_unsharded_bytes = static_cast<std::int64_t>(capacity) * 10,
+        .keep_gathered = std::vector<bool>(static_cast<std::size_t>(units), true),
+        .prefetch = arbitrary::between(0, 4)};
+    return simulate(make_schedule(trace, bytes, options), bytes).gathers;
+  }
+};
+
+RC_GTEST_PROP(ScheduleProperty, UnderALimitNeverMoreGathersThanLeastRecentlyUsed, ()) {
+  const Caching c;
+  RC_ASSERT(c.gathers() <= lru_gathers(c.trace, c.capacity));
+}
+
+RC_GTEST_PROP(ScheduleProperty, UnderALimitTheFewestGathersThereCanBe, ()) {
+  const Caching c;
+  RC_ASSERT(c.gathers() == fewest_gathers(c.trace, c.capacity));
+}
+
+}  // namespace
+}  // namespace fullshard::schedule

@@ -1,0 +1,177 @@
+#include "fullshard/schedule/schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "fullshard/base/error.h"
+#include "fullshard/schedule/simulate.h"
+#include "schedule/steps.h"
+
+namespace fullshard::schedule {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int kBlocks = 4;
+const std::vector<std::int64_t> kGptBytes(kBlocks + 1, 100);
+
+SimulationResult gpt_run(const ScheduleOptions& options) {
+  return simulate(make_schedule(steps::gpt(kBlocks), kGptBytes, options), kGptBytes);
+}
+
+TEST(Trace, RepeatedTouchesAreOneEvent) {
+  Trace trace;
+  EXPECT_TRUE(trace.add({0, Phase::kForward}));
+  EXPECT_FALSE(trace.add({0, Phase::kForward}));
+  EXPECT_TRUE(trace.add({0, Phase::kBackward}));
+  EXPECT_TRUE(trace.add({1, Phase::kBackward}));
+  EXPECT_EQ(trace.size(), 3U);
+}
+
+TEST(MakeSchedule, FullShardGathersEveryUnitOnceEachWay) {
+  const SimulationResult run = gpt_run({});
+  EXPECT_THAT(run.unit_gathers, Each(2));
+  EXPECT_EQ(run.peak_bytes, 100);
+}
+
+TEST(MakeSchedule, ShardGradOpGathersEveryUnitOnce) {
+  const SimulationResult run = gpt_run({.reshard_after_forward = false});
+  EXPECT_THAT(run.unit_gathers, Each(1));
+  EXPECT_EQ(run.peak_bytes, 500);
+}
+
+TEST(MakeSchedule, ShardGradOpLetsAUnitGoAfterItsLastBackwardTouch) {
+  const Schedule plan =
+      make_schedule(steps::gpt(kBlocks), kGptBytes, {.reshard_after_forward = false});
+  EXPECT_THAT(plan.events.back().evict, ElementsAre(2));
+  EXPECT_THAT(plan.evict_at_end, ElementsAre(1));
+}
+
+TEST(MakeSchedule, ShardGradOpDoesNotKeepWhatHasNoBackward) {
+  const Trace trace = steps::of("f0 f1 f2 b2 b1");
+  const std::vector<std::int64_t> bytes(3, 1);
+  const Schedule plan = make_schedule(trace, bytes, {.reshard_after_forward = false});
+  EXPECT_THAT(plan.events[1].evict, ElementsAre(0));
+  EXPECT_THAT(plan.events[2].evict, IsEmpty());
+}
+
+TEST(MakeSchedule, ALastUnitStaysFromForwardIntoBackward) {
+  const std::vector<std::int64_t> bytes(2, 1);
+  const auto run = simulate(make_schedule(steps::of("f0 f1 b1 b0"), bytes, {}), bytes);
+  EXPECT_THAT(run.unit_gathers, ElementsAre(2, 1));
+}
+
+TEST(MakeSchedule, KeepDistanceDecidesAboutUnitsThatTakeTurns) {
+  const Trace turns = steps::of("f0 f1 f2 f0 f1 f2");
+  const std::vector<std::int64_t> bytes(3, 1);
+  EXPECT_EQ(simulate(make_schedule(turns, bytes, {.keep_distance = 1}), bytes).gathers, 6);
+  EXPECT_EQ(simulate(make_schedule(turns, bytes, {.keep_distance = 2}), bytes).gathers, 3);
+}
+
+TEST(MakeSchedule, KeepDistanceDoesNotReachFromForwardIntoBackward) {
+  const std::vector<std::int64_t> bytes(3, 1);
+  const Schedule plan = make_schedule(steps::of("f0 f1 f2 b0"), bytes, {.keep_distance = 9});
+  EXPECT_THAT(plan.events[1].evict, ElementsAre(0));
+}
+
+TEST(MakeSchedule, KeptUnitsStayToTheEnd) {
+  const SimulationResult run = gpt_run({.keep_gathered = {true, false, false, true, false}});
+  EXPECT_THAT(run.unit_gathers, ElementsAre(1, 2, 2, 1, 2));
+}
+
+TEST(MakeSchedule, TheLimitComesBeforeEveryOtherWish) {
+  const SimulationResult run = gpt_run({.reshard_after_forward = false,
+                                        .max_unsharded_bytes = 300,
+                                        .keep_gathered = std::vector<bool>(5, true)});
+  EXPECT_EQ(run.peak_bytes, 300);
+}
+
+TEST(MakeSchedule, UnderALimitTheFarthestNextUseLeaves) {
+  // Room for three of five in SHARD_GRAD_OP: the last blocks are used again first and stay.
+  const Schedule plan = make_schedule(steps::gpt(kBlocks), kGptBytes,
+                                      {.reshard_after_forward = false, .max_unsharded_bytes = 300});
+  EXPECT_THAT(plan.events[3].evict, ElementsAre(1));
+  EXPECT_THAT(plan.events[4].evict, ElementsAre(2));
+}
+
+TEST(MakeSchedule, PrefetchGathersTheNextUnitOneEventEarly) {
+  const Schedule plan = make_schedule(steps::gpt(kBlocks), kGptBytes, {.prefetch = 1});
+  EXPECT_THAT(plan.events[0].gather_ahead, ElementsAre(1));
+  EXPECT_THAT(plan.events[1].gather_ahead, ElementsAre(2));
+  const SimulationResult run = simulate(plan, kGptBytes);
+  EXPECT_THAT(run.unit_gathers, Each(2));
+  EXPECT_EQ(run.peak_bytes, 200);
+}
+
+TEST(MakeSchedule, PrefetchStopsWhereTheLimitIs) {
+  const SimulationResult run = gpt_run({.max_unsharded_bytes = 200, .prefetch = 3});
+  EXPECT_EQ(run.peak_bytes, 200);
+}
+
+TEST(MakeSchedule, AnEmptyTraceIsAnEmptyPlan) {
+  const Schedule plan = make_schedule({}, kGptBytes, {});
+  EXPECT_THAT(plan.events, IsEmpty());
+  EXPECT_THAT(plan.evict_at_end, IsEmpty());
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.code(), base::ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(MakeScheduleRefuses, AUnitAboveTheLimit) {
+  const std::vector<std::int64_t> bytes = {10, 4096};
+  const auto plan = [&] { make_schedule(steps::of("f0 f1"), bytes, {.max_unsharded_bytes = 50}); };
+  EXPECT_THAT(refusal(plan), AllOf(HasSubstr("unit 1"), HasSubstr("4096 bytes"),
+                                   HasSubstr("max_unsharded_bytes is 50")));
+  const auto untouched = [&] {
+    make_schedule(steps::of("f0"), bytes, {.max_unsharded_bytes = 50});
+  };
+  EXPECT_EQ(refusal(untouched), "");
+}
+
+TEST(MakeScheduleRefuses, UnknownUnits) {
+  const std::vector<std::int64_t> bytes = {10};
+  EXPECT_THAT(refusal([&] { make_schedule(steps::of("f0 f3"), bytes, {}); }),
+              AllOf(HasSubstr("unit 3"), HasSubstr("1 units")));
+}
+
+TEST(MakeScheduleRefuses, BadOptions) {
+  const std::vector<std::int64_t> bytes = {10};
+  const auto with = [&](const ScheduleOptions& options) {
+    return refusal([&] { make_schedule({}, bytes, options); });
+  };
+  EXPECT_THAT(with({.max_unsharded_bytes = -1}), HasSubstr("max_unsharded_bytes is -1"));
+  EXPECT_THAT(with({.keep_distance = -2}), HasSubstr("keep_distance is -2"));
+  EXPECT_THAT(with({.prefetch = -3}), HasSubstr("prefetch is -3"));
+  EXPECT_THAT(with({.keep_gathered = {true, true}}), HasSubstr("2 entries for 1 units"));
+  EXPECT_THAT(refusal([] { make_schedule({}, std::vector<std::int64_t>{-5}, {}); }),
+              HasSubstr("unit 0 is -5"));
+}
+
+TEST(SimulateRefuses, PlansThatMakeNoSense) {
+  const std::vector<std::int64_t> bytes = {1, 1};
+  const auto with = [&](std::vector<Event> events, std::vector<int> end) {
+    return refusal([&] { simulate({2, std::move(events), std::move(end)}, bytes); });
+  };
+  const Touch first{0, Phase::kForward};
+  EXPECT_THAT(with({{first, {1}, {}}}, {0}), HasSubstr("event 0: unit 1 is evicted although"));
+  EXPECT_THAT(with({{first, {}, {0}}}, {0}), HasSubstr("event 0: unit 0 is gathered ahead"));
+  EXPECT_THAT(with({{first, {}, {}}}, {}), HasSubstr("end: unit 0 is never evicted"));
+  EXPECT_THAT(with({{first, {}, {2}}}, {}), HasSubstr("unit 2 does not exist"));
+  EXPECT_EQ(with({{first, {}, {1}}}, {0, 1}), "");
+}
+
+}  // namespace
+}  // namespace fullshard::schedule

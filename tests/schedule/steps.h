@@ -1,0 +1,36 @@
+#pragma once
+
+#include <sstream>
+#include <string>
+
+#include "fullshard/schedule/trace.h"
+
+namespace fullshard::schedule::steps {
+
+/// "f0 f1 b1": forward touches of units 0 and 1, then a backward touch of unit 1.
+inline Trace of(const std::string& text) {
+  Trace trace;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    trace.add({std::stoi(word.substr(1)), word[0] == 'f' ? Phase::kForward : Phase::kBackward});
+  }
+  return trace;
+}
+
+/// Unit 0 is the root (embedding and head), units 1 to `blocks` are blocks.
+inline Trace gpt_forward(int blocks) {
+  Trace trace;
+  trace.add({0, Phase::kForward});
+  for (int block = 1; block <= blocks; ++block) trace.add({block, Phase::kForward});
+  trace.add({0, Phase::kForward});
+  return trace;
+}
+
+inline Trace gpt(int blocks) {
+  Trace trace = gpt_forward(blocks);
+  trace.add({0, Phase::kBackward});
+  for (int block = blocks; block >= 1; --block) trace.add({block, Phase::kBackward});
+  return trace;
+}
+
+}  // namespace fullshard::schedule::steps
