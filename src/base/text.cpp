@@ -67,7 +67,8 @@ std::string format_bytes(std::int64_t bytes) {
   if (bytes < 1024) return fmt::format("{} B", bytes);
   double value = static_cast<double>(bytes) / 1024;
   std::size_t unit = 0;
-  while (value >= 1024 && unit + 1 < kUnits.size()) {
+  // What would be printed as 1024.00 of one unit is 1.00 of the next.
+  while (value >= 1023.995 && unit + 1 < kUnits.size()) {
     value /= 1024;
     ++unit;
   }

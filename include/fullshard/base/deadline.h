@@ -11,7 +11,12 @@ using Duration = std::chrono::nanoseconds;
 /// waiting in several pieces never waits longer than promised.
 class Deadline {
  public:
-  static Deadline after(Duration timeout) { return Deadline(Clock::now() + timeout); }
+  /// A timeout too long for the clock, such as Duration::max(), never passes.
+  static Deadline after(Duration timeout) {
+    const Clock::time_point now = Clock::now();
+    const bool reachable = timeout < Clock::time_point::max() - now;
+    return Deadline(reachable ? now + timeout : Clock::time_point::max());
+  }
 
   bool passed() const { return Clock::now() >= at_; }
 
