@@ -39,7 +39,7 @@ std::string bound(double number) { return fmt::format("{}", number); }
 /// ", 1 or more", ", from 0 to 65535", ", above 0"; empty when every number goes.
 std::string describe(const Range& range) {
   const bool no_low = std::isinf(range.low);
-  const bool no_high = std::isinf(range.high) || range.high == std::numeric_limits<int>::max();
+  const bool no_high = std::isinf(range.high);
   if (no_low && no_high) return "";
   if (!no_low && !no_high) {
     return fmt::format(", {} {} {} {}", range.above_low ? "above" : "from", bound(range.low),

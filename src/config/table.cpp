@@ -60,13 +60,13 @@ void add_model(Rows& rows) {
       "model.name", [](auto& c) -> auto& { return c.model.name; }, {"gpt"}, "kind of model"));
   rows.push_back(row(
       "model.n_layers", [](auto& c) -> auto& { return c.model.n_layers; }, "blocks",
-      "transformer blocks", at_least(1)));
+      "transformer blocks", between(1, 10'000)));
   rows.push_back(row(
       "model.dim", [](auto& c) -> auto& { return c.model.dim; }, "features",
-      "width of the residual stream; a multiple of model.n_heads", at_least(1)));
+      "width of the residual stream; a multiple of model.n_heads", between(1, 1'000'000)));
   rows.push_back(row(
       "model.n_heads", [](auto& c) -> auto& { return c.model.n_heads; }, "heads",
-      "attention heads in a block", at_least(1)));
+      "attention heads in a block", between(1, 10'000)));
   rows.push_back(row(
       "model.tie_embeddings", [](auto& c) -> auto& { return c.model.tie_embeddings; }, "",
       "use the token table as output head too"));
@@ -81,15 +81,16 @@ void add_training(Rows& rows) {
       "optimizer steps to train for", at_least(1)));
   rows.push_back(row(
       "training.seq_len", [](auto& c) -> auto& { return c.training.seq_len; }, "tokens",
-      "length of a sequence", at_least(1)));
+      "length of a sequence", between(1, 10'000'000)));
   rows.push_back(row(
       "training.global_batch_size", [](auto& c) -> auto& { return c.training.global_batch_size; },
-      "sequences", "sequences in one step, over all ranks and micro-batches", at_least(1)));
+      "sequences", "sequences in one step, over all ranks and micro-batches",
+      between(1, 10'000'000)));
   rows.push_back(row(
       "training.gradient_accumulation_steps",
       [](auto& c) -> auto& { return c.training.gradient_accumulation_steps; }, "micro-batches",
       "micro-batches into which each rank cuts its share of a step; more need less memory",
-      at_least(1)));
+      between(1, 1'000'000)));
   rows.push_back(row(
       "training.max_norm", [](auto& c) -> auto& { return c.training.max_norm; }, "",
       "clip the gradient's global L2 norm to this; 0 = do not clip", at_least(0)));
@@ -159,7 +160,7 @@ void add_data(Rows& rows) {
       "UTF-8 text file to train on; empty = the King James Bible of Debian's bible-kjv"));
   rows.push_back(row(
       "data.prefetch", [](auto& c) -> auto& { return c.data.prefetch; }, "batches",
-      "batches prepared ahead in the background", at_least(0)));
+      "batches prepared ahead in the background", between(0, 1024)));
   rows.push_back(row(
       "data.validation_fraction", [](auto& c) -> auto& { return c.data.validation_fraction; }, "",
       "share of the text, at its end, kept for validation", fraction()));
@@ -174,7 +175,7 @@ void add_validation(Rows& rows) {
       "steps between validations; 0 = only after the last step", at_least(0)));
   rows.push_back(row(
       "validation.steps", [](auto& c) -> auto& { return c.validation.steps; }, "batches",
-      "global batches in one validation", at_least(1)));
+      "global batches in one validation", between(1, 1'000'000)));
 }
 
 void add_metrics(Rows& rows) {
@@ -192,7 +193,7 @@ void add_metrics(Rows& rows) {
 void add_generation(Rows& rows) {
   rows.push_back(row(
       "generation.bytes", [](auto& c) -> auto& { return c.generation.bytes; }, "bytes",
-      "text to generate after training; 0 = none", at_least(0)));
+      "text to generate after training; 0 = none", between(0, 1'000'000'000)));
   rows.push_back(row(
       "generation.temperature", [](auto& c) -> auto& { return c.generation.temperature; }, "",
       "0 = always the likeliest byte; larger is more random", at_least(0)));

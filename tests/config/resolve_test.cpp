@@ -1,0 +1,76 @@
+#include "fullshard/config/resolve.h"
+
+#include <gmock/gmock.h>
+
+#include "config/support.h"
+
+namespace fullshard::config {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(Resolve, StartsOneRankACoreUpToTheMost) {
+  EXPECT_EQ(resolve({}, 1).job.nproc_per_node, 1);
+  EXPECT_EQ(resolve({}, 2).job.nproc_per_node, 2);
+  EXPECT_EQ(resolve({}, 64).job.nproc_per_node, kMostDefaultRanks);
+}
+
+TEST(Resolve, ChoosesRanksAmongWhichTheBatchSplits) {
+  TrainConfig config;
+  config.training.global_batch_size = 32;
+  EXPECT_EQ(resolve(config, 3).job.nproc_per_node, 2);
+  config.training.global_batch_size = 7;
+  EXPECT_EQ(resolve(config, 8).job.nproc_per_node, 7);
+  config.training.gradient_accumulation_steps = 7;
+  EXPECT_EQ(resolve(config, 8).job.nproc_per_node, 1);
+}
+
+TEST(Resolve, EveryMachineCanRunTheDefaults) {
+  for (int cores = 1; cores <= 130; ++cores) {
+    const TrainConfig config = resolve({}, cores);
+    EXPECT_NO_THROW(validate(config, config.job.nproc_per_node)) << cores;
+  }
+}
+
+TEST(Resolve, SharesTheCoresOut) {
+  TrainConfig config;
+  config.job.nproc_per_node = 2;
+  EXPECT_EQ(resolve(config, 8).job.threads_per_rank, 4);
+  EXPECT_EQ(resolve(config, 1).job.threads_per_rank, 1);
+  config.job.nproc_per_node = 1;
+  EXPECT_EQ(resolve(config, 8).job.threads_per_rank, 8);
+}
+
+TEST(Resolve, KeepsWhatWasSet) {
+  TrainConfig config;
+  config.job.nproc_per_node = 5;
+  config.job.threads_per_rank = 3;
+  config.comm.backend = Backend::kLocal;
+  EXPECT_TRUE(same(resolve(config, 64), config));
+  EXPECT_EQ(resolve({}, 2).comm.backend, Backend::kShm);
+}
+
+TEST(Validate, HeadsMustDivideTheWidth) {
+  TrainConfig config;
+  config.model.dim = 130;
+  config.model.n_heads = 4;
+  EXPECT_EQ(complaint([&] { validate(config, 1); }),
+            "model.dim (130) must be a multiple of model.n_heads (4); use 128 or 132");
+  config.model.dim = 132;
+  EXPECT_EQ(complaint([&] { validate(config, 1); }), "");
+}
+
+TEST(Validate, RanksAndMicroBatchesMustDivideTheBatch) {
+  TrainConfig config;
+  config.training.global_batch_size = 10;
+  config.training.gradient_accumulation_steps = 2;
+  EXPECT_EQ(complaint([&] { validate(config, 5); }), "");
+  EXPECT_THAT(complaint([&] { validate(config, 3); }),
+              AllOf(HasSubstr("training.global_batch_size (10)"), HasSubstr("3 ranks"),
+                    HasSubstr("use 6 or 12")));
+  EXPECT_THAT(complaint([&] { validate(config, 50); }), HasSubstr("use 100"));
+}
+
+}  // namespace
+}  // namespace fullshard::config
