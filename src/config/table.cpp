@@ -160,7 +160,7 @@ void add_data(Rows& rows) {
       "UTF-8 text file to train on; empty = the King James Bible of Debian's bible-kjv"));
   rows.push_back(row(
       "data.prefetch", [](auto& c) -> auto& { return c.data.prefetch; }, "batches",
-      "batches prepared ahead in the background", between(0, 1024)));
+      "batches prepared ahead in the background", between(1, 1024)));
   rows.push_back(row(
       "data.validation_fraction", [](auto& c) -> auto& { return c.data.validation_fraction; }, "",
       "share of the text, at its end, kept for validation", fraction()));
