@@ -2,7 +2,65 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
+#include "comm/exchanges.h"
+#include "comm/processes.h"
+#include "fullshard/comm/shm.h"
+
+#if defined(__SANITIZE_THREAD__)
+#define FULLSHARD_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define FULLSHARD_TSAN 1
+#endif
+#endif
+
 namespace fullshard::comm::testing {
+namespace {
+
+void run_local(int size, const std::function<void(World&)>& body, const CommOptions& options) {
+  try {
+    run_as_threads(size, body, options);
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << error.what();
+  }
+}
+
+void run_shm_threads(int size, const std::function<void(World&)>& body,
+                     const CommOptions& options) {
+  MemoryExchange exchange;
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        World world = make_shm_world(rank, size, rank, exchange, options);
+        body(world);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  }
+}
+
+void run_shm_processes(int size, const std::function<void(World&)>& body,
+                       const CommOptions& options) {
+  const FileExchange exchange;
+  Processes processes;
+  for (int rank = 0; rank < size; ++rank) {
+    processes.start([&, rank] {
+      FileExchange own(exchange);
+      World world = make_shm_world(rank, size, rank, own, options);
+      body(world);
+    });
+  }
+  for (int rank = 0; rank < size; ++rank) {
+    const Ended ended = processes.wait(rank);
+    EXPECT_TRUE(ended.exited_well()) << "rank " << rank << ": " << ended.text;
+  }
+}
+
+}  // namespace
 
 std::string name_of(Backend backend) {
   switch (backend) {
@@ -13,14 +71,20 @@ std::string name_of(Backend backend) {
   return "Unknown";
 }
 
-std::vector<Backend> backends() { return {Backend::kLocal}; }
+std::vector<Backend> backends() {
+#ifdef FULLSHARD_TSAN
+  return {Backend::kLocal};
+#else
+  return {Backend::kLocal, Backend::kShmThreads, Backend::kShmProcesses};
+#endif
+}
 
-void run_ranks(Backend /*backend*/, int size, const std::function<void(World&)>& body,
+void run_ranks(Backend backend, int size, const std::function<void(World&)>& body,
                const CommOptions& options) {
-  try {
-    run_as_threads(size, body, options);
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << error.what();
+  switch (backend) {
+    case Backend::kLocal: return run_local(size, body, options);
+    case Backend::kShmThreads: return run_shm_threads(size, body, options);
+    case Backend::kShmProcesses: return run_shm_processes(size, body, options);
   }
 }
 

@@ -61,6 +61,13 @@ void run_rank(World world, const std::function<void(World&)>& body, CausalExcept
 
 }  // namespace
 
+std::shared_ptr<Group> local::make_single_group(int rank, const CommOptions& options) {
+  const auto fabric = std::make_shared<LocalFabric>();
+  auto session = std::make_shared<shared::Session>(shared::make_control_block(*fabric, 1, options),
+                                                   0, std::vector<int>{rank}, fabric, options);
+  return std::make_shared<shared::SharedGroup>(std::move(session));
+}
+
 std::vector<World> local::make_local_worlds(int size, const CommOptions& options) {
   if (size < 1) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -72,11 +79,9 @@ std::vector<World> local::make_local_worlds(int size, const CommOptions& options
   const auto memory = shared::make_control_block(*fabric, size, options);
   std::vector<World> worlds;
   for (int rank = 0; rank < size; ++rank) {
-    const auto alone = shared::make_control_block(*fabric, 1, options);
     auto session = std::make_shared<shared::Session>(memory, rank, members, fabric, options);
-    auto own = std::make_shared<shared::Session>(alone, 0, std::vector<int>{rank}, fabric, options);
     worlds.push_back(World({std::make_shared<shared::SharedGroup>(std::move(session)),
-                            std::make_shared<shared::SharedGroup>(std::move(own))},
+                            make_single_group(rank, options)},
                            rank, size));
   }
   return worlds;

@@ -117,9 +117,10 @@ void Session::look_for_trouble(const Counters& counters, std::size_t index, std:
   for (int other = 0; other < size(); ++other) {
     if (other == rank_) continue;
     const Slot& slot = block_.slot(other);
+    // In this order: a rank that leaves and then ends is seen as having left.
+    const auto death = fabric_->death_of(world_rank(other));
     const bool left = slot.presence.load(std::memory_order_seq_cst) ==
                       static_cast<std::uint32_t>(Presence::kLeft);
-    const auto death = left ? std::nullopt : fabric_->death_of(world_rank(other));
     if (!left && !death) continue;
     if (left && counters.at(other, index).load(std::memory_order_seq_cst) >= value) continue;
     // Everyone may have arrived, and some of them gone, since the last look.
@@ -127,7 +128,7 @@ void Session::look_for_trouble(const Counters& counters, std::size_t index, std:
     throw_if_failed(waiting.describe);
     const int lost = world_rank(other);
     fail(ErrorCode::kPeerLost, lost,
-         death ? fmt::format("{}: rank {} is lost: {}; it {}", waiting.describe(), lost, *death,
+         !left ? fmt::format("{}: rank {} is lost: {}; it {}", waiting.describe(), lost, *death,
                              last_act(slot))
                : fmt::format("{}: rank {} will not come: it {}", waiting.describe(), lost,
                              last_act(slot)));

@@ -61,6 +61,9 @@ class SharedGroup final : public Group {
   unsigned half_ = 0;
 };
 
+/// Bytes of one half of a rank's staging area in a group of `ranks` ranks; checks the options.
+std::size_t staging_for(int ranks, const CommOptions& options);
+
 /// A control block for `ranks` ranks in memory of the fabric, ready to attach to.
 std::shared_ptr<SharedSegment> make_control_block(Fabric& fabric, int ranks,
                                                   const CommOptions& options);

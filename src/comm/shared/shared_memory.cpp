@@ -46,12 +46,15 @@ void check_members(std::span<const int> ranks, int size) {
 
 }  // namespace
 
+std::size_t staging_for(int ranks, const CommOptions& options) {
+  check_options(options);
+  return std::max(options.staging, std::size_t{64} * static_cast<std::size_t>(ranks));
+}
+
 std::shared_ptr<SharedSegment> make_control_block(Fabric& fabric, int ranks,
                                                   const CommOptions& options) {
-  check_options(options);
-  const std::size_t staging =
-      std::max(options.staging, std::size_t{64} * static_cast<std::size_t>(ranks));
-  auto memory = fabric.create(ControlBlock::bytes_for(ranks, staging), "the group's control block");
+  const std::size_t staging = staging_for(ranks, options);
+  auto memory = fabric.create(ControlBlock::bytes_for(ranks, staging), "a group's control block");
   ControlBlock::format(memory->data(), ranks, staging);
   return memory;
 }
