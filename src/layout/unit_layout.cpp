@@ -75,14 +75,15 @@ void check_parameters(const std::string& unit, const std::vector<ParameterSpec>&
   }
 }
 
-std::int64_t advance(const std::string& unit, std::int64_t offset, std::int64_t numel,
-                     std::int64_t quantum) {
-  std::int64_t end = 0;
-  if (__builtin_add_overflow(offset, numel, &end) ||
-      end > std::numeric_limits<std::int64_t>::max() - quantum) {
-    refuse(unit, "more elements than 63 bits can count; split the unit");
+/// The first aligned offset after `numel` elements from `offset` on. Keeps sizes in bytes
+/// countable.
+std::int64_t advance(const UnitLayout& layout, std::int64_t offset, std::int64_t numel) {
+  const std::int64_t quantum = layout.quantum();
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max() / layout.element_bytes();
+  if (numel > most - offset - quantum) {
+    refuse(layout.unit(), "more bytes than 63 bits can count; split the unit");
   }
-  return (end + quantum - 1) / quantum * quantum;
+  return (offset + numel + quantum - 1) / quantum * quantum;
 }
 
 }  // namespace
@@ -104,8 +105,8 @@ std::int64_t UnitLayout::place(std::vector<ParameterSpec> specs) {
   for (ParameterSpec& spec : specs) {
     const std::int64_t count = numel(spec.name, spec.shape);
     parameters_.push_back({std::move(spec), offset, count});
+    offset = advance(*this, offset, count);
     payload_ += count;
-    offset = advance(unit_, offset, count, quantum());
   }
   return offset;
 }

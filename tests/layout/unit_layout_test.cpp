@@ -163,7 +163,10 @@ TEST(UnitLayoutRefuses, BadShapes) {
   const std::int64_t half = std::int64_t{1} << 32;
   EXPECT_THAT(refusal({floats("w", {half, half})}), HasSubstr("63 bits"));
   const std::int64_t most = std::numeric_limits<std::int64_t>::max();
-  EXPECT_THAT(refusal({floats("a", {most - 100}), floats("b", {most - 100})}),
+  EXPECT_THAT(refusal({floats("a", {most})}), HasSubstr("split the unit"));
+  const std::int64_t fits_once = most / 4 - 100;
+  EXPECT_EQ(refusal({floats("a", {fits_once})}), "");
+  EXPECT_THAT(refusal({floats("a", {fits_once}), floats("b", {fits_once})}),
               HasSubstr("split the unit"));
 }
 
