@@ -43,12 +43,12 @@ BatchLoader::BatchLoader(std::shared_ptr<const Windows> windows, LoaderOptions o
     : windows_(std::move(windows)), options_(options), cursor_(start) {
   validate(options_);
   validate(cursor_, *windows_);
-  this->start();
+  run_thread();
 }
 
 BatchLoader::~BatchLoader() { stop(); }
 
-void BatchLoader::start() {
+void BatchLoader::run_thread() {
   thread_ = std::thread([this, position = windows_->position(cursor_)] { produce(position); });
 }
 
@@ -115,7 +115,7 @@ void BatchLoader::seek(Cursor cursor) {
   error_ = nullptr;
   stopping_ = false;
   cursor_ = cursor;
-  start();
+  run_thread();
 }
 
 }  // namespace fullshard::data

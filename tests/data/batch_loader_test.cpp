@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <set>
 #include <stdexcept>
+#include <thread>
 
 #include "data/counting_source.h"
 
@@ -194,11 +194,14 @@ TEST(BatchLoader, NeverReadsFurtherAheadThanAsked) {
     mutable std::atomic<int> reads{0};
   };
   const auto source = std::make_shared<CountingReads>(1000);
-  BatchLoader loader(std::make_shared<const Windows>(source, kSeq, 1),
-                     {.global_batch_size = 2, .prefetch = 3});
-  loader.next();
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_LE(source->reads, 2 * (1 + 3));
+  constexpr int kReads = 2 * (1 + 3);  // the step handed out and the three made ahead
+  {
+    BatchLoader loader(std::make_shared<const Windows>(source, kSeq, 1),
+                       {.global_batch_size = 2, .prefetch = 3});
+    loader.next();
+    while (source->reads < kReads) std::this_thread::yield();
+  }
+  EXPECT_EQ(source->reads, kReads);
 }
 
 TEST(BatchLoader, EndsWithAFullQueueAnEmptyOneAndAfterAnError) {

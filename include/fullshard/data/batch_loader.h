@@ -55,7 +55,7 @@ class BatchLoader {
   void seek(Cursor cursor);
 
  private:
-  void start();
+  void run_thread();
   void stop();
   void produce(std::int64_t position);
   bool wait_for_room();
