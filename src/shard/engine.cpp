@@ -209,6 +209,8 @@ void Engine::make_pager() {
 }
 
 void Engine::attach() {
+  // set_data runs operators on the paged tensor; none of them reads its memory.
+  const residency::BypassScope bypass;
   shard_pager_ = std::make_unique<ShardPager>(*this);
   std::vector<std::vector<at::Tensor>> by_unit;
   for (std::size_t u = 0; u < units_.size(); ++u) {

@@ -1,0 +1,213 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "support/training.h"
+
+// B: correctness and numerics.
+
+namespace fullshard::shard {
+namespace {
+
+using testing::Batch;
+using testing::Problem;
+using testing::rows_of_rank;
+
+struct Scale : torch::nn::Module {
+  Scale() { factor = register_parameter("factor", at::full({1}, 1.5, at::kDouble)); }
+  at::Tensor factor;
+};
+
+struct Nested : testing::Model {
+  Nested() {
+    factor = register_parameter("factor", at::full({1}, 0.5, at::kDouble));
+    register_module("inner", inner);
+  }
+  at::Tensor loss(const at::Tensor& x, const at::Tensor& y) override {
+    return (x * factor * inner->factor - y).pow(2).mean();
+  }
+  at::Tensor factor;
+  std::shared_ptr<Scale> inner = std::make_shared<Scale>();
+};
+
+Problem nested_problem() {
+  Problem task = testing::mlp_problem({3, 3});
+  task.build = [] { return std::make_shared<Nested>(); };
+  return task;
+}
+
+TEST(Behaviours, B1_AParameterOfOneElementTrains) {
+  const Problem task = nested_problem();
+  const testing::TrainOptions options{.steps = 3, .optimizer = testing::Optimizer::kSgd};
+  const StateDict expected = testing::train_reference(task, options);
+  for (const int ranks : {1, 2}) {
+    comm::run_as_threads(ranks, [&](comm::World& world) {
+      const FullyShardOptions sharding{.auto_wrap_policy = wrap_modules<Scale>()};
+      testing::expect_match(testing::train_sharded(task, world, sharding, options), expected,
+                            1e-10);
+
+      const auto model = task.build();
+      const auto sharded = fully_shard(model, world.mesh(), sharding);
+      const Batch batch = rows_of_rank(task.batch(0), world.rank(), world.size());
+      model->loss(batch.x, batch.y).backward();
+      for (const auto& shard : sharded.named_parameters()) {
+        ASSERT_TRUE(shard.tensor.grad().defined()) << shard.name;
+        if (shard.begin < shard.end) {
+          EXPECT_NE(shard.tensor.grad().item<double>(), 0) << shard.name;
+        }
+      }
+    });
+  }
+}
+
+class Averaging : public ::testing::TestWithParam<std::tuple<at::ScalarType, ShardingStrategy>> {};
+
+TEST_P(Averaging, B2_GradientsAreTheMeanOverRanks) {
+  const auto [dtype, strategy] = GetParam();
+  const Problem task = testing::mlp_problem({5, 7, 3}, dtype);
+  comm::run_as_threads(4, [&, chosen = strategy, type = dtype](comm::World& world) {
+    std::map<std::string, at::Tensor> mean;
+    for (int rank = 0; rank < 4; ++rank) {
+      const auto plain = task.build();
+      const Batch batch = rows_of_rank(task.batch(0), rank, 4);
+      plain->loss(batch.x, batch.y).backward();
+      for (const auto& item : plain->named_parameters()) {
+        const at::Tensor part = item.value().grad().flatten() / 4;
+        mean[item.key()] = rank == 0 ? part : mean[item.key()] + part;
+      }
+    }
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, world.mesh(), {.sharding_strategy = chosen});
+    const Batch batch = rows_of_rank(task.batch(0), world.rank(), world.size());
+    model->loss(batch.x, batch.y).backward();
+    const double tolerance = type == at::kDouble ? 1e-12 : 1e-6;
+    for (const auto& shard : sharded.named_parameters()) {
+      const at::Tensor expected = mean[shard.name].narrow(0, shard.begin, shard.end - shard.begin);
+      EXPECT_TRUE(at::allclose(shard.tensor.grad(), expected, tolerance, tolerance)) << shard.name;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Behaviours, Averaging,
+                         ::testing::Combine(::testing::Values(at::kFloat, at::kDouble),
+                                            ::testing::Values(ShardingStrategy::FULL_SHARD,
+                                                              ShardingStrategy::SHARD_GRAD_OP,
+                                                              ShardingStrategy::NO_SHARD)));
+
+struct TwoHeads : testing::Model {
+  TwoHeads() {
+    for (int i = 0; i < 3; ++i) layers->push_back(torch::nn::Linear(6, 6));
+    register_module("layers", layers);
+    to(at::kDouble);
+  }
+  std::pair<at::Tensor, at::Tensor> heads(const at::Tensor& x) {
+    const at::Tensor trunk = torch::tanh(layers[0]->as<torch::nn::Linear>()->forward(x));
+    return {layers[1]->as<torch::nn::Linear>()->forward(trunk).pow(2).mean(),
+            layers[2]->as<torch::nn::Linear>()->forward(trunk).abs().mean()};
+  }
+  at::Tensor loss(const at::Tensor& x, const at::Tensor&) override { return heads(x).first; }
+  torch::nn::ModuleList layers;
+};
+
+TEST(Behaviours, B9_SecondBackwardOverARetainedGraph) {
+  const Problem weights = testing::mlp_problem({6, 6, 6, 6});
+  const auto build = [&] {
+    const auto source = weights.build();
+    const auto model = std::make_shared<TwoHeads>();
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < source->parameters().size(); ++i) {
+      model->parameters()[i].copy_(source->parameters()[i]);
+    }
+    return model;
+  };
+  const auto reference = build();
+  reference->heads(weights.batch(0).x).second.backward();
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = build();
+    const auto sharded = fully_shard(model, world.mesh());
+    const auto [a, b] = model->heads(rows_of_rank(weights.batch(0), world.rank(), 2).x);
+    a.backward({}, /*retain_graph=*/true);
+    sharded.zero_grad();
+    b.backward();
+    for (const auto& shard : sharded.named_parameters()) {
+      const at::Tensor whole = reference->named_parameters()[shard.name].grad();
+      ASSERT_EQ(shard.tensor.grad().defined(), whole.defined()) << shard.name;
+      if (!whole.defined()) continue;
+      const at::Tensor expected = whole.flatten().narrow(0, shard.begin, shard.end - shard.begin);
+      EXPECT_TRUE(at::allclose(shard.tensor.grad(), expected, 1e-10, 1e-12)) << shard.name;
+    }
+  });
+}
+
+struct Outputs {
+  at::Tensor first;
+  std::vector<at::Tensor> more;
+};
+
+struct Containers : testing::Model {
+  Containers() {
+    for (int i = 0; i < 5; ++i) layers->push_back(torch::nn::Linear(4, 4));
+    register_module("layers", layers);
+    to(at::kDouble);
+  }
+  at::Tensor run(std::size_t i, const at::Tensor& x) {
+    return torch::tanh(layers[i]->as<torch::nn::Linear>()->forward(x));
+  }
+  std::tuple<at::Tensor, at::Tensor> as_tuple(const at::Tensor& x) { return {run(0, x), x * 2}; }
+  std::vector<at::Tensor> as_vector(const at::Tensor& x) { return {run(1, x), x}; }
+  std::map<std::string, at::Tensor> as_map(const at::Tensor& x) { return {{"out", run(2, x)}}; }
+  Outputs as_struct(const at::Tensor& x) { return {run(3, x), {x * x, run(3, x * x)}}; }
+  std::optional<at::Tensor> as_optional(const at::Tensor& x) { return run(4, x); }
+
+  // The subset of outputs that the loss uses changes from step to step.
+  at::Tensor loss(const at::Tensor& x, const at::Tensor& y) override {
+    const int choice = step++;
+    at::Tensor sum = at::zeros({}, at::kDouble);
+    if (choice % 2 == 0) sum = sum + std::get<0>(as_tuple(x)).mean();
+    if (choice % 3 != 1) sum = sum + as_vector(x)[0].pow(2).mean();
+    if (choice % 3 != 2) sum = sum + as_map(x).at("out").mean();
+    const Outputs outputs = as_struct(x);
+    sum = sum + (choice % 2 == 0 ? outputs.more[1] : outputs.first).mean();
+    if (const auto last = as_optional(x)) sum = sum + (*last - y).pow(2).mean();
+    return sum;
+  }
+  torch::nn::ModuleList layers;
+  int step = 0;
+};
+
+TEST(Behaviours, B11_OutputsInContainers) {
+  Problem task = testing::mlp_problem({4, 4, 4, 4, 4, 4});
+  task.build = [weights = testing::mlp_problem({4, 4, 4, 4, 4, 4})] {
+    const auto source = weights.build();
+    const auto model = std::make_shared<Containers>();
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < source->parameters().size(); ++i) {
+      model->parameters()[i].copy_(source->parameters()[i]);
+    }
+    return model;
+  };
+  const testing::TrainOptions options{.steps = 7};
+  const StateDict expected = testing::train_reference(task, options);
+  comm::run_as_threads(2, [&](comm::World& world) {
+    testing::expect_match(testing::train_sharded(task, world, {}, options), expected, 1e-10);
+  });
+}
+
+TEST(Behaviours, B14_RunsAreRepeatableAndStrategiesAgree) {
+  const Problem task = testing::mlp_problem({9, 17, 4}, at::kFloat);
+  const testing::TrainOptions options{.steps = 20, .optimizer = testing::Optimizer::kAdam};
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto run = [&](ShardingStrategy strategy) {
+      return testing::train_sharded(task, world, {.sharding_strategy = strategy}, options);
+    };
+    const StateDict first = run(ShardingStrategy::FULL_SHARD);
+    testing::expect_bitwise_equal(run(ShardingStrategy::FULL_SHARD), first);
+    testing::expect_match(run(ShardingStrategy::NO_SHARD), first, 1e-6);
+  });
+}
+
+}  // namespace
+}  // namespace fullshard::shard

@@ -1,0 +1,55 @@
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "support/training.h"
+
+// K: reading and editing whole parameters.
+
+namespace fullshard::shard {
+namespace {
+
+TEST(Behaviours, K4_ReadingAndEditingFullWeights) {
+  const auto task = testing::gpt_problem(17, 7, 2, /*tied=*/true, at::kFloat);
+  const StateDict original = testing::parameters_of(*task.build());
+  StateDict doubled;
+  for (const auto& [name, value] : original) doubled[name] = value * 2;
+
+  comm::run_as_threads(3, [&](comm::World& world) {
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, world.mesh());
+    const auto double_all = [&] {
+      const at::NoGradGuard no_grad;
+      for (at::Tensor parameter : testing::unique_parameters(*model)) parameter.mul_(2);
+    };
+    const auto seen = [&] { return testing::parameters_of(*model); };
+    {
+      const auto scope = sharded.unsharded();
+      testing::expect_bitwise_equal(seen(), original);
+      double_all();
+      testing::expect_bitwise_equal(seen(), doubled);
+    }
+    testing::expect_bitwise_equal(seen(), original);  // read-only: discarded
+    try {
+      const auto scope = sharded.unsharded(UnshardedMode::kWrite);
+      double_all();
+      throw std::runtime_error("inside");
+    } catch (const std::runtime_error&) {
+    }
+    testing::expect_bitwise_equal(seen(), original);
+    EXPECT_EQ(sharded.counters().staging_bytes, 0);
+    {
+      const auto scope = sharded.unsharded(UnshardedMode::kWrite);
+      double_all();
+    }
+    testing::expect_bitwise_equal(seen(), doubled);
+    sharded.release();
+    EXPECT_EQ(sharded.counters().live_unsharded_bytes, 0);
+    const auto batch = testing::rows_of_rank(task.batch(0), world.rank(), world.size());
+    model->loss(batch.x, batch.y).backward();  // and it trains on
+    EXPECT_GT(sharded.grad_norm(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace fullshard::shard

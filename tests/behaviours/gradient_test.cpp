@@ -1,0 +1,87 @@
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "support/training.h"
+
+// F: gradient accumulation and clipping. P: performance seen by counters.
+
+namespace fullshard::shard {
+namespace {
+
+using testing::TrainOptions;
+
+class Clipping : public ::testing::TestWithParam<double> {};
+
+TEST_P(Clipping, F1_OneNormOverAllRanks) {
+  const auto task = testing::mlp_problem({5, 11, 3});
+  const auto plain = task.build();
+  const auto batch = task.batch(0);
+  plain->loss(batch.x, batch.y).backward();
+  const double norm = torch::nn::utils::clip_grad_norm_(plain->parameters(), 1e9, GetParam());
+
+  std::vector<double> expected_norms;
+  const TrainOptions reference{
+      .steps = 2,
+      .max_norm = norm / 2,
+      .norm_type = GetParam(),
+      .on_norm = [&](std::int64_t, double n) { expected_norms.push_back(n); }};
+  const StateDict expected = testing::train_reference(task, reference);
+  EXPECT_NEAR(expected_norms[0], norm, 1e-12);
+
+  comm::run_as_threads(4, [&](comm::World& world) {
+    TrainOptions options = reference;
+    std::vector<double> norms;
+    options.on_norm = [&](std::int64_t, double n) { norms.push_back(n); };
+    testing::expect_match(testing::train_sharded(task, world, {}, options), expected, 1e-10);
+    ASSERT_EQ(norms.size(), expected_norms.size());
+    for (std::size_t i = 0; i < norms.size(); ++i) {
+      EXPECT_NEAR(norms[i], expected_norms[i], 1e-10);
+    }
+    // The same bits on every rank.
+    std::vector<double> all(4);
+    world.group()
+        .all_gather({norms.data(), 1, base::DType::kFloat64},
+                    {all.data(), 4, base::DType::kFloat64}, {}, {})
+        .wait();
+    for (const double other : all) EXPECT_EQ(other, norms[0]);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Behaviours, Clipping,
+                         ::testing::Values(1.0, 2.0, std::numeric_limits<double>::infinity()));
+
+TEST(Behaviours, P1_TwoGathersAndOneReductionAUnit) {
+  const auto task = testing::gpt_problem(256, 64, 6, false, at::kFloat);
+  const auto counted = [&](ShardingStrategy strategy, std::int64_t gathers) {
+    comm::run_as_threads(2, [&](comm::World& world) {
+      const auto model = task.build();
+      const auto sharded = fully_shard(model, world.mesh(), {.sharding_strategy = strategy});
+      testing::train_steps(*model, sharded, world, task, {.steps = 2});  // traced and planned
+      const Counters before = sharded.counters();
+      constexpr std::int64_t kSteps = 3;
+      testing::train_steps(*model, sharded, world, task, {.steps = kSteps});
+      const Counters after = sharded.counters();
+      double payload = 0;
+      for (std::size_t u = 0; u < after.units.size(); ++u) {
+        const auto name = after.units[u].name;
+        EXPECT_EQ(after.units[u].all_gathers - before.units[u].all_gathers, gathers * kSteps)
+            << name;
+        EXPECT_EQ(after.units[u].reduce_scatters - before.units[u].reduce_scatters, kSteps) << name;
+      }
+      payload = static_cast<double>(sharded.parameter_count()) * sizeof(float) * kSteps / 2;
+      const double gathered = static_cast<double>(after.all_gather_bytes - before.all_gather_bytes);
+      const double reduced =
+          static_cast<double>(after.reduce_scatter_bytes - before.reduce_scatter_bytes);
+      EXPECT_LE(gathered, 1.02 * payload * static_cast<double>(gathers));
+      EXPECT_LE(reduced, 1.02 * payload);
+      EXPECT_GT(reduced, 0.98 * payload);
+    });
+  };
+  counted(ShardingStrategy::FULL_SHARD, 2);
+  counted(ShardingStrategy::SHARD_GRAD_OP, 1);
+}
+
+}  // namespace
+}  // namespace fullshard::shard

@@ -1,0 +1,38 @@
+#include "shard/gradient_arena.h"
+
+#include <gtest/gtest.h>
+
+namespace fullshard::shard {
+namespace {
+
+TEST(GradientArena, ReusesTheLowestGapThatFits) {
+  GradientArena arena(1024);
+  const auto first = arena.allocate(100);  // rounded to 128
+  const auto second = arena.allocate(64);
+  EXPECT_EQ(first, 0);
+  EXPECT_EQ(second, 128);
+  arena.free(first);
+  EXPECT_EQ(arena.allocate(200), 192);  // does not fit the gap
+  EXPECT_EQ(arena.allocate(128), 0);
+}
+
+TEST(GradientArena, SaysWhenFullAndCountsBytes) {
+  GradientArena arena(256);
+  EXPECT_EQ(arena.allocate(256), 0);
+  EXPECT_EQ(arena.allocate(1), -1);
+  EXPECT_EQ(arena.used(), 256);
+  arena.free(0);
+  EXPECT_EQ(arena.used(), 0);
+  EXPECT_EQ(arena.peak(), 256);
+  arena.reset_peak();
+  EXPECT_EQ(arena.peak(), 0);
+}
+
+TEST(GradientArena, GivesEmptyUnitsAnAddressOfTheirOwn) {
+  GradientArena arena(256);
+  EXPECT_EQ(arena.allocate(0), 0);
+  EXPECT_EQ(arena.allocate(0), 64);
+}
+
+}  // namespace
+}  // namespace fullshard::shard
