@@ -16,6 +16,7 @@ namespace fullshard::launcher {
 namespace {
 
 constexpr int kMostRanks = 1024;
+constexpr std::size_t kLongestReport = 1 << 24;
 
 void check(const LaunchOptions& options) {
   if (options.nproc < 1 || options.nproc > kMostRanks) {
@@ -53,7 +54,7 @@ class Starter {
                          .inherited = {fds.reports},
                          .signal_mask = signals_.outer_mask()};
     if (first) request.inherited.push_back(fds.store);
-    return Rank(number, spawn(request), LineReader(std::move(reports.read)),
+    return Rank(number, spawn(request), LineReader(std::move(reports.read), kLongestReport),
                 LineReader(std::move(errors.read)), warden_);
   }
 

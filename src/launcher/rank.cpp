@@ -11,7 +11,6 @@ namespace fullshard::launcher {
 namespace {
 
 constexpr std::size_t kPipeCapacity = 1 << 16;
-constexpr std::size_t kLongestLine = 1 << 16;  // longer ones are shown in pieces
 
 /// glibc 2.36 declares its pidfd_open without C linkage, so C++ cannot call it.
 int open_pidfd(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
@@ -36,7 +35,7 @@ void LineReader::cut(const std::function<void(std::string_view)>& on_line) {
     begin = end + 1;
   }
   pending_.erase(0, begin);
-  if (pending_.size() < kLongestLine) return;
+  if (pending_.size() <= longest_) return;
   on_line(pending_);
   pending_.clear();
 }

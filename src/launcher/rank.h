@@ -14,7 +14,9 @@ namespace fullshard::launcher {
 /// Cuts what a descriptor gives into lines.
 class LineReader {
  public:
-  explicit LineReader(Fd fd) : fd_(std::move(fd)) {}
+  /// Lines of more than `longest` bytes are given in pieces.
+  explicit LineReader(Fd fd, std::size_t longest = 1 << 16)
+      : fd_(std::move(fd)), longest_(longest) {}
 
   /// -1 once the other end is closed.
   int fd() const { return fd_.get(); }
@@ -29,6 +31,7 @@ class LineReader {
   void cut(const std::function<void(std::string_view)>& on_line);
 
   Fd fd_;
+  std::size_t longest_;
   std::string pending_;
 };
 
