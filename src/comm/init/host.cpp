@@ -1,0 +1,70 @@
+#include "comm/init/host.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <vector>
+
+#include "comm/shared/report.h"
+
+namespace fullshard::comm {
+namespace {
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return name.data();
+}
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
+
+// Abstract UNIX sockets reach as far as the network namespace; containers usually have one each.
+std::string network_namespace() {
+  struct stat status {};
+  if (stat("/proc/self/ns/net", &status) != 0) return "";
+  return fmt::format("{}", status.st_ino);
+}
+
+}  // namespace
+
+Host this_host() { return {host_name(), boot_id() + "/" + network_namespace()}; }
+
+std::string to_text(const Host& host) { return host.identity + "\n" + host.name; }
+
+Host host_from_text(const std::string& text) {
+  const auto cut = std::min(text.find('\n'), text.size());
+  return {cut < text.size() ? text.substr(cut + 1) : "", text.substr(0, cut)};
+}
+
+std::string describe_if_several(std::span<const Host> hosts) {
+  std::vector<std::pair<Host, std::vector<int>>> places;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    auto place = std::find_if(places.begin(), places.end(), [&](const auto& known) {
+      return known.first.identity == hosts[rank].identity;
+    });
+    if (place == places.end()) place = places.insert(places.end(), {hosts[rank], {}});
+    place->second.push_back(static_cast<int>(rank));
+  }
+  if (places.size() < 2) return "";
+  std::string where;
+  for (const auto& [host, ranks] : places) {
+    where +=
+        fmt::format("{}{} on {}", where.empty() ? "" : "; ", shared::name_ranks(ranks), host.name);
+  }
+  return fmt::format(
+      "the ranks are on {} hosts, or in containers with networks of their own, but the backends of "
+      "this "
+      "build reach one host only: {}. Start all ranks on one host",
+      places.size(), where);
+}
+
+}  // namespace fullshard::comm

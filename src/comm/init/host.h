@@ -1,0 +1,24 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace fullshard::comm {
+
+/// Where a rank runs, as far as sharing memory with it goes.
+struct Host {
+  std::string name;      ///< to show
+  std::string identity;  ///< equal for processes that can reach each other's UNIX sockets
+};
+
+/// This process's host: its boot and its network namespace.
+Host this_host();
+
+/// One text for the exchange, and back.
+std::string to_text(const Host& host);
+Host host_from_text(const std::string& text);
+
+/// Empty when all ranks' hosts (by rank) are one; otherwise a sentence saying which rank is where.
+std::string describe_if_several(std::span<const Host> hosts);
+
+}  // namespace fullshard::comm

@@ -1,0 +1,121 @@
+#include "fullshard/comm/init.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/init/host.h"
+#include "comm/shared/report.h"
+#include "fullshard/base/error.h"
+#include "fullshard/comm/exchange.h"
+#include "fullshard/comm/shm.h"
+#include "fullshard/rendezvous/launch_environment.h"
+#include "fullshard/rendezvous/store.h"
+
+namespace fullshard::comm {
+namespace {
+
+using base::Deadline;
+using base::Error;
+using base::ErrorCode;
+using rendezvous::LaunchEnvironment;
+using rendezvous::Store;
+
+constexpr base::Duration kVerdictGrace = std::chrono::seconds(2);
+
+class StoreExchange final : public Exchange {
+ public:
+  explicit StoreExchange(Store store) : store_(std::move(store)) {}
+  void set(const std::string& key, const std::string& value) override { store_.set(key, value); }
+  std::string get(const std::string& key, base::Duration timeout) override {
+    return store_.get(key, timeout);
+  }
+
+ private:
+  Store store_;
+};
+
+// The job's store, as this restart of the job sees it.
+Store open_store(const LaunchEnvironment& env, base::Duration timeout) {
+  rendezvous::TcpStoreOptions options;
+  options.host = env.master_addr;
+  options.port = env.master_port;
+  options.serve = env.rank == 0 && !env.store_is_hosted;
+  options.listen_fd = env.store_fd;
+  options.timeout = timeout;
+  return Store::over_tcp(options).with_prefix(fmt::format("fullshard/{}", env.restart));
+}
+
+std::string host_key(int rank) { return fmt::format("host/{}", rank); }
+
+// c10d takes no time at all for endless time.
+base::Duration left(Deadline deadline) {
+  return std::max<base::Duration>(deadline.remaining(), std::chrono::milliseconds(1));
+}
+
+// Waits until every rank has said where it is, and checks that it is one place.
+void judge_hosts(const Store& store, const LaunchEnvironment& env, Deadline deadline) {
+  std::vector<Host> hosts;
+  std::vector<int> absent;
+  for (int rank = 0; rank < env.world_size; ++rank) {
+    try {
+      hosts.push_back(host_from_text(store.get(host_key(rank), left(deadline))));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kTimeout) throw;
+      absent.push_back(rank);
+    }
+  }
+  if (!absent.empty()) {
+    throw Error(
+        ErrorCode::kTimeout,
+        fmt::format("joining the world timed out: {} of {} ranks came to the store at {}:{}, "
+                    "{} did not",
+                    hosts.size(), env.world_size, env.master_addr, env.master_port,
+                    shared::name_ranks(absent)),
+        absent.front());
+  }
+  const std::string trouble = describe_if_several(hosts);
+  if (!trouble.empty()) throw Error(ErrorCode::kConfiguration, trouble);
+}
+
+// Rank 0 judges and tells the others: a number of an ErrorCode and a text, or nothing when all is
+// well.
+void require_one_host(const Store& store, const LaunchEnvironment& env, Deadline deadline) {
+  store.set(host_key(env.rank), to_text(this_host()));
+  if (env.rank == 0) {
+    try {
+      judge_hosts(store, env, deadline);
+    } catch (const Error& error) {
+      store.set("verdict", fmt::format("{} {}", static_cast<int>(error.code()), error.what()));
+      throw;
+    }
+    store.set("verdict", "");
+    return;
+  }
+  // Rank 0 may have begun a little later, and its verdict says more than a timeout of this wait.
+  const std::string verdict = store.get("verdict", left(deadline) + kVerdictGrace);
+  if (verdict.empty()) return;
+  const auto space = verdict.find(' ');
+  throw Error(static_cast<ErrorCode>(std::stoi(verdict.substr(0, space))),
+              verdict.substr(space + 1));
+}
+
+}  // namespace
+
+World init(const CommOptions& options) {
+  const LaunchEnvironment env = LaunchEnvironment::read();
+  if (env.world_size == 1) return single_rank(options);
+  const Deadline deadline = Deadline::after(options.timeout);
+  const Store job = open_store(env, options.timeout);
+  // Ranks call init() equally often, so each call finds keys of its own.
+  const std::int64_t call = job.add(fmt::format("calls/{}", env.rank), 1);
+  const Store store = job.with_prefix(fmt::format("world/{}", call));
+  require_one_host(store, env, deadline);
+  StoreExchange exchange(store);
+  return make_shm_world(env.rank, env.world_size, env.local_rank, exchange, options);
+}
+
+}  // namespace fullshard::comm

@@ -1,0 +1,114 @@
+#include <ATen/Context.h>
+#include <c10/util/Exception.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <string_view>
+
+#include "fullshard/base/error.h"
+#include "fullshard/base/error_report.h"
+#include "fullshard/comm/init.h"
+#include "fullshard/comm/world.h"
+#include "fullshard/config/json.h"
+#include "fullshard/engine/entry.h"
+#include "fullshard/trainer/stop_signals.h"
+#include "fullshard/trainer/train.h"
+
+namespace fullshard::engine {
+namespace {
+
+/// Tells why the exception being handled ends this process; returns the exit code.
+int report_current_exception() noexcept {
+  try {
+    throw;
+  } catch (const base::Error& error) {
+    base::report_error(error);
+    return base::exit_code(error);
+  } catch (const c10::Error& error) {
+    // what() would add torch's stack trace, which says nothing to a user.
+    base::report_error(std::runtime_error(error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    base::report_error(error);
+  } catch (...) {
+    base::report_error(std::runtime_error("an exception that is no std::exception"));
+  }
+  return 1;
+}
+
+int terminal_columns() {
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+trainer::RunContext console_context(const trainer::StopSignals& signals) {
+  const char* kind = std::getenv("TERM");
+  const char* no_colour = std::getenv("NO_COLOR");  // https://no-color.org
+  const bool terminal =
+      ::isatty(STDOUT_FILENO) != 0 && kind != nullptr && std::string_view(kind) != "dumb";
+  return {.out = &std::cout,
+          .terminal = terminal,
+          .colour = terminal && (no_colour == nullptr || *no_colour == '\0'),
+          .columns = terminal_columns,
+          .stop_signal = [&signals] { return signals.received(); }};
+}
+
+comm::CommOptions comm_options(const config::TrainConfig& config) {
+  constexpr double kLongest = 1e8;  // three years; much more could not be held in nanoseconds
+  comm::CommOptions options;
+  options.timeout = std::chrono::duration_cast<base::Duration>(
+      std::chrono::duration<double>(std::min(config.comm.timeout_seconds, kLongest)));
+  return options;
+}
+
+int exit_code_of(const trainer::TrainResult& result) {
+  return result.stop_signal == 0 ? 0 : trainer::exit_code_of(result.stop_signal);
+}
+
+/// This process is one rank.
+int train_as_rank(const config::TrainConfig& config, comm::World world,
+                  const trainer::RunContext& context) {
+  try {
+    return exit_code_of(trainer::train(config, world, context));
+  } catch (const std::exception& error) {
+    // Told before the others hear of it, so that this cause comes before what follows from it.
+    const int code = report_current_exception();
+    world.group().abort(error.what());
+    return code;
+  }
+}
+
+/// This process is the whole job.
+int train_as_threads(const config::TrainConfig& config, const trainer::RunContext& context) {
+  int code = 0;
+  const auto rank = [&](comm::World& world) {
+    const trainer::TrainResult result = trainer::train(config, world, context);
+    if (world.rank() == 0) code = exit_code_of(result);
+  };
+  comm::run_as_threads(config.job.nproc_per_node, rank, comm_options(config));
+  return code;
+}
+
+int train(const char* effective_config_json) {
+  const config::TrainConfig config = config::parse_json(effective_config_json);
+  const trainer::StopSignals signals;
+  const trainer::RunContext context = console_context(signals);
+  const comm::CommOptions options = comm_options(config);
+  if (std::getenv("RANK") != nullptr) return train_as_rank(config, comm::init(options), context);
+  if (config.job.nproc_per_node > 1) return train_as_threads(config, context);
+  return train_as_rank(config, comm::single_rank(options), context);
+}
+
+}  // namespace
+}  // namespace fullshard::engine
+
+int fullshard_engine_train(const char* effective_config_json) {
+  try {
+    return fullshard::engine::train(effective_config_json);
+  } catch (...) {
+    return fullshard::engine::report_current_exception();
+  }
+}

@@ -1,0 +1,31 @@
+#include "trainer/step_meter.h"
+
+#include <utility>
+
+namespace fullshard::trainer {
+
+StepMeter::StepMeter(const shard::ShardedModule& sharded, StepReport& report)
+    : sharded_(sharded), report_(report) {
+  sharded_.reset_peak();
+  first_ = sharded_.counters();
+  last_ = first_;
+  phase_begin_ = base::Clock::now();
+}
+
+void StepMeter::end_phase(double& seconds) {
+  shard::Counters counters = sharded_.counters();
+  const double exposed = counters.exposed_comm_seconds - last_.exposed_comm_seconds;
+  last_ = std::move(counters);
+  const auto now = base::Clock::now();
+  seconds += base::seconds(now - std::exchange(phase_begin_, now)) - exposed;
+  report_.exposed_comm_seconds += exposed;
+}
+
+void StepMeter::finish() {
+  report_.step_seconds = report_.data_seconds + report_.compute_seconds +
+                         report_.exposed_comm_seconds + report_.optimizer_seconds;
+  report_.all_gathers = last_.all_gathers - first_.all_gathers;
+  report_.reduce_scatters = last_.reduce_scatters - first_.reduce_scatters;
+}
+
+}  // namespace fullshard::trainer

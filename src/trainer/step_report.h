@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace fullshard::trainer {
+
+/// What is known of one finished step. Loss and norm are of the whole global batch, peaks the
+/// largest of any rank; times and counts are this rank's. The four times make up step_seconds.
+struct StepReport {
+  std::int64_t step = 0;  ///< from 1
+  double loss = 0;        ///< nats a byte
+  double grad_norm = 0;   ///< before clipping
+  double lr = 0;
+  std::int64_t tokens = 0;  ///< over all ranks
+
+  double step_seconds = 0;          ///< validation not included
+  double data_seconds = 0;          ///< waiting for the batch
+  double compute_seconds = 0;       ///< forward and backward
+  double exposed_comm_seconds = 0;  ///< standing still for other ranks, reducing gradients
+  double optimizer_seconds = 0;     ///< norm and update
+  double mfu = 0;  ///< model FLOP/s over what all ranks reach together in a matrix product
+
+  std::int64_t peak_unsharded_bytes = 0;  ///< of parameters gathered at once, in this step
+  std::int64_t peak_rss_bytes = 0;        ///< of resident memory, since the process began
+  std::int64_t all_gathers = 0;           ///< in this step
+  std::int64_t reduce_scatters = 0;
+
+  std::optional<double> validation_loss;  ///< nats a byte, when measured after this step
+
+  double tokens_per_second() const { return static_cast<double>(tokens) / step_seconds; }
+};
+
+}  // namespace fullshard::trainer

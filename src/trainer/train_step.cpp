@@ -1,0 +1,109 @@
+#include "trainer/train_step.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "fullshard/base/error.h"
+#include "trainer/process_memory.h"
+#include "trainer/rank_notes.h"
+#include "trainer/setup.h"
+#include "trainer/step_meter.h"
+
+namespace fullshard::trainer {
+namespace {
+
+std::int64_t rows(const data::Batch& batch) { return batch.tokens.size(0); }
+
+std::int64_t samples(const data::StepData& data) {
+  std::int64_t count = 0;
+  for (const data::Batch& batch : data.micro_batches) count += rows(batch);
+  return count;
+}
+
+/// The factor on gradients of this norm, as torch::nn::utils::clip_grad_norm_ computes it; none
+/// when they stay as they are.
+std::optional<double> clip_coefficient(double max_norm, double norm) {
+  if (max_norm == 0) return std::nullopt;
+  const double factor = max_norm / (norm + 1e-6);
+  return factor < 1 ? std::optional(factor) : std::nullopt;
+}
+
+}  // namespace
+
+TrainStep::TrainStep(const config::TrainConfig& config, comm::World& world, models::Gpt model,
+                     const shard::ShardedModule& sharded,
+                     std::shared_ptr<const data::TokenSource> text)
+    : config_(config),
+      world_(world),
+      model_(std::move(model)),
+      sharded_(sharded),
+      optimizer_(sharded.named_parameters(), adamw_options(config), group_rules(config)),
+      schedule_(lr_schedule(config)),
+      windows_(std::make_shared<data::Windows>(std::move(text), config.training.seq_len,
+                                               static_cast<std::uint64_t>(config.training.seed))),
+      loader_(windows_, loader_options(config, world)) {
+  schedule_.validate();
+}
+
+double TrainStep::forward_backward(const data::StepData& data) {
+  // The engine averages over ranks; this makes every sample of the global batch count alike.
+  const double unit = world_.size() / static_cast<double>(config_.training.global_batch_size);
+  double loss_sum = 0;
+  for (const data::Batch& batch : data.micro_batches) {
+    const auto count = static_cast<double>(rows(batch));
+    const at::Tensor loss = model_->loss(batch.tokens, batch.targets);
+    (loss * (unit * count)).backward();
+    loss_sum += loss.item<double>() * count;
+  }
+  return loss_sum;
+}
+
+void TrainStep::require_finite(const StepReport& report) const {
+  if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
+  throw base::Error(
+      base::ErrorCode::kInvalidArgument,
+      fmt::format("step {}: the loss is {} and the norm of its gradient {}: training has diverged; "
+                  "lower optimizer.lr ({}) or training.max_norm ({}, 0 = no clipping), or raise "
+                  "lr_scheduler.warmup_steps ({})",
+                  report.step, report.loss, report.grad_norm, config_.optimizer.lr,
+                  config_.training.max_norm, config_.lr_scheduler.warmup_steps));
+}
+
+void TrainStep::update(StepReport& report) {
+  report.grad_norm = sharded_.grad_norm();
+  require_finite(report);
+  optimizer_.step(report.lr, clip_coefficient(config_.training.max_norm, report.grad_norm));
+}
+
+StepOutcome TrainStep::run(std::int64_t step, int stop_signal) {
+  StepReport report{.step = step, .lr = schedule_.lr(step - 1), .tokens = tokens_per_step(config_)};
+  StepMeter meter(sharded_, report);
+  const data::StepData data = loader_.next();
+  meter.end_phase(report.data_seconds);
+
+  optimizer_.zero_grad();
+  const double loss_sum = forward_backward(data);
+  meter.end_phase(report.compute_seconds);
+
+  const RankNote all = exchange(world_.group(),
+                                {.loss_sum = loss_sum,
+                                 .samples = samples(data),
+                                 .stop_signal = stop_signal,
+                                 .peak_rss_bytes = peak_resident_bytes(),
+                                 .peak_unsharded_bytes = meter.peak_unsharded_bytes()},
+                                step);
+  report.loss = all.loss_sum / static_cast<double>(all.samples);
+  report.peak_rss_bytes = all.peak_rss_bytes;
+  report.peak_unsharded_bytes = all.peak_unsharded_bytes;
+  meter.end_phase(report.exposed_comm_seconds);
+
+  update(report);
+  meter.end_phase(report.optimizer_seconds);
+  meter.finish();
+  return {report, all.stop_signal};
+}
+
+}  // namespace fullshard::trainer
