@@ -148,6 +148,16 @@ TEST_F(ShardGradOpFollowerTest, AChangeOverEvictsWhatTheNewPlanWouldNotHave) {
   EXPECT_LE(engine_.resident().size(), 2U);
 }
 
+TEST_F(FollowerTest, ThePlanChangedToMustFitFromTheStart) {
+  engine_.run(steps::of("f0 f1 f2 b2 b1"));
+  follower_.begin_pass(false);
+  engine_.run(steps::of("f0 f3 f4"));
+  engine_.touch({0, Phase::kForward});
+  engine_.touch({1, Phase::kForward});
+  EXPECT_TRUE(engine_.touch({4, Phase::kForward}));
+  EXPECT_FALSE(follower_.following());
+}
+
 TEST_F(FollowerTest, AForwardOnlyPassMayComeFirst) {
   follower_.begin_pass(false);
   EXPECT_EQ(engine_.run(evaluation_), 0);
@@ -171,6 +181,13 @@ TEST_F(FollowerTest, EndingAStepWithoutTouchesChangesNothing) {
   EXPECT_THAT(follower_.end_step(), IsEmpty());
   EXPECT_EQ(*follower_.training_schedule(), before);
   EXPECT_EQ(follower_.deviations(), 0);
+}
+
+TEST_F(FollowerTest, ByDemandTheUnitUsedLongestAgoLeaves) {
+  for (const Touch& touch : steps::of("f0 f1 f2").events()) engine_.touch(touch);
+  EXPECT_THAT(engine_.resident(), testing::ElementsAre(1, 2));
+  for (const Touch& touch : steps::of("f1 f3").events()) engine_.touch(touch);
+  EXPECT_THAT(engine_.resident(), testing::ElementsAre(1, 3));
 }
 
 TEST(Follower, ByDemandKeepsTheKeptUnitsToo) {

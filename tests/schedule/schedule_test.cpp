@@ -67,6 +67,19 @@ TEST(MakeSchedule, ALastUnitStaysFromForwardIntoBackward) {
   EXPECT_THAT(run.unit_gathers, ElementsAre(2, 1));
 }
 
+TEST(MakeSchedule, ShardGradOpDoesNotKeepForAForwardAfterTheLastBackward) {
+  const std::vector<std::int64_t> bytes(4, 1);
+  const Schedule plan =
+      make_schedule(steps::of("f0 b0 f1 f2 f3 f0"), bytes, {.reshard_after_forward = false});
+  EXPECT_THAT(plan.events[2].evict, ElementsAre(0));
+}
+
+TEST(MakeSchedule, AUnitStaysForTheVeryNextEventInWhateverPhase) {
+  const std::vector<std::int64_t> bytes(2, 1);
+  const Schedule plan = make_schedule(steps::of("f0 f1 b0"), bytes, {.keep_distance = 0});
+  EXPECT_THAT(plan.events[1].evict, IsEmpty());
+}
+
 TEST(MakeSchedule, KeepDistanceDecidesAboutUnitsThatTakeTurns) {
   const Trace turns = steps::of("f0 f1 f2 f0 f1 f2");
   const std::vector<std::int64_t> bytes(3, 1);
