@@ -144,34 +144,31 @@ class Host {
   // Those who connected and have now said who they are become ranks; who says anything else is
   // dropped.
   void greet() {
-    std::vector<UniqueFd> silent;
-    for (UniqueFd& stranger : strangers_) {
-      if (!wait_readable(stranger.get(), Deadline::after({}))) {
-        silent.push_back(std::move(stranger));
+    for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
+      if (!wait_readable(stranger->get(), Deadline::after({}))) {
+        ++stranger;
         continue;
       }
-      auto hello = try_receive(stranger.get());
-      if (!hello || hello->packet.kind != PacketKind::kHello ||
-          hello->packet.text.data() != token_) {
-        continue;
+      auto hello = try_receive(stranger->get());
+      if (hello && hello->packet.kind == PacketKind::kHello &&
+          hello->packet.text.data() == token_) {
+        admit(*stranger, std::move(*hello));
       }
-      admit(std::move(stranger), std::move(*hello));
+      stranger = strangers_.erase(stranger);
     }
-    strangers_ = std::move(silent);
   }
 
-  void admit(UniqueFd connection, Received hello) {
+  void admit(UniqueFd& connection, Received hello) {
     const int rank = hello.packet.rank;
-    const auto seat = static_cast<std::size_t>(rank);
-    if (rank < 1 || rank >= size_ || connections_[seat]) {
-      throw Error(
-          ErrorCode::kMismatch,
-          fmt::format("process {} joined as rank {}, which {}", hello.packet.pid, rank,
-                      rank >= 1 && rank < size_ ? "has come already"
-                                                : fmt::format("is not one of 1 to {}", size_ - 1)));
+    const bool exists = rank >= 1 && rank < size_;
+    if (!exists || connections_[static_cast<std::size_t>(rank)]) {
+      throw Error(ErrorCode::kMismatch,
+                  fmt::format("process {} joined as rank {}, which {}", hello.packet.pid, rank,
+                              exists ? "has come already"
+                                     : fmt::format("is not one of 1 to {}", size_ - 1)));
     }
-    joined_.peers[seat] = Peer::from(std::move(hello));
-    connections_[seat] = std::move(connection);
+    joined_.peers[static_cast<std::size_t>(rank)] = Peer::from(std::move(hello));
+    connections_[static_cast<std::size_t>(rank)] = std::move(connection);
   }
 
   [[noreturn]] void time_out() const {
@@ -213,6 +210,7 @@ class Host {
     for (const UniqueFd& connection : connections_) {
       if (connection) try_send(connection.get(), packet, {});
     }
+    for (const UniqueFd& stranger : strangers_) try_send(stranger.get(), packet, {});
   }
 
   int size_;

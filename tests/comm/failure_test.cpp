@@ -1,0 +1,362 @@
+// What every backend does alike when ranks disagree, are late, give up or leave.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "comm/errors.h"
+#include "comm/ranks.h"
+#include "comm/values.h"
+
+namespace fullshard::comm::testing {
+namespace {
+
+using base::DType;
+using base::Error;
+using base::ErrorCode;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Failures : public ::testing::TestWithParam<Backend> {
+ protected:
+  void run(int size, const std::function<void(World&)>& body,
+           base::Duration timeout = seconds(60)) {
+    CommOptions options;
+    options.timeout = timeout;
+    run_ranks(GetParam(), size, body, options);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, Failures, ::testing::ValuesIn(backends()),
+                         [](const auto& info) { return name_of(info.param); });
+
+std::string text_of(const Error& error) { return error.what(); }
+
+TEST_P(Failures, DifferentOperationsShowBothSidesOnAllRanks) {
+  run(3, [](World& world) {
+    std::array<float, 8> data{};
+    const Error error = expect_error(ErrorCode::kMismatch, [&] {
+      if (world.rank() == 1) {
+        world.group().barrier({"save", 4});
+      } else {
+        world.group().all_reduce({data.data(), 8}, ReduceOp::kMean, {"blocks.3", 7});
+      }
+    });
+    EXPECT_THAT(
+        text_of(error),
+        AllOf(
+            HasSubstr("ranks 0 and 2: all_reduce (mean of 8 float32) of unit 'blocks.3' in step 7"),
+            HasSubstr("rank 1: barrier of unit 'save' in step 4")));
+  });
+}
+
+struct Variant {
+  const char* what;
+  std::function<void(Group& group, bool odd)> call;
+};
+
+TEST_P(Failures, AnyDifferenceOfACallIsAMismatch) {
+  const std::vector<Variant> variants = {
+      {"dtype",
+       [](Group& g, bool odd) {
+         Values v(odd ? DType::kFloat32 : DType::kInt32, 4);
+         g.all_reduce(v.buffer(), ReduceOp::kSum, {});
+       }},
+      {"count",
+       [](Group& g, bool odd) {
+         Values v(DType::kFloat32, odd ? 4 : 5);
+         g.all_reduce(v.buffer(), ReduceOp::kSum, {});
+       }},
+      {"reduction",
+       [](Group& g, bool odd) {
+         Values v(DType::kFloat32, 4);
+         g.all_reduce(v.buffer(), odd ? ReduceOp::kSum : ReduceOp::kMax, {});
+       }},
+      {"root",
+       [](Group& g, bool odd) {
+         Values v(DType::kFloat32, 4);
+         g.broadcast(v.buffer(), odd ? 0 : 1, {});
+       }},
+      {"unit",
+       [](Group& g, bool odd) {
+         g.barrier({odd ? "a" : "b", 1});
+       }},
+      {"step",
+       [](Group& g, bool odd) {
+         g.barrier({"a", odd ? 1 : 2});
+       }},
+      {"segment size", [](Group& g, bool odd) { g.allocate_shared(odd ? 64 : 128, "x"); }},
+      {"subgroup",
+       [](Group& g, bool odd) {
+         const std::vector<int> ranks = odd ? std::vector<int>{0, 1} : std::vector<int>{1, 0};
+         g.subgroup(ranks);
+       }},
+      {"parts",
+       [](Group& g, bool odd) {
+         const std::vector<std::int64_t> counts =
+             odd ? std::vector<std::int64_t>{1, 3} : std::vector<std::int64_t>{3, 1};
+         Values mine(DType::kFloat32, counts[static_cast<std::size_t>(g.rank())]);
+         Values all(DType::kFloat32, 4);
+         g.all_gather(mine.input(), all.buffer(), counts, {});
+       }},
+  };
+  for (const Variant& variant : variants) {
+    run(2, [&](World& world) {
+      const Error error = expect_error(ErrorCode::kMismatch,
+                                       [&] { variant.call(world.group(), world.rank() == 1); });
+      EXPECT_THAT(text_of(error), AllOf(HasSubstr("rank 0: "), HasSubstr("rank 1: ")))
+          << variant.what;
+    });
+  }
+}
+
+TEST_P(Failures, AllToAllCountsThatDoNotFitAreAMismatchOnAllRanks) {
+  run(3, [](World& world) {
+    const std::vector<std::int64_t> ones = {1, 1, 1};
+    const std::vector<std::int64_t> send =
+        world.rank() == 2 ? std::vector<std::int64_t>{1, 2, 1} : ones;
+    Values out(DType::kInt32, world.rank() == 2 ? 4 : 3);
+    Values in(DType::kInt32, 3);
+    const Error error = expect_error(ErrorCode::kMismatch, [&] {
+      world.group().all_to_all(out.input(), send, in.buffer(), ones, {});
+    });
+    EXPECT_THAT(text_of(error), HasSubstr("rank 2 sends 2 elements to rank 1, which expects 1"));
+  });
+}
+
+// Keeps a rank in its groups, doing nothing, until the others have posted that they are through.
+void stay_until(const SignalBoard& board, std::size_t index, int ranks) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    while (board.value(rank, index) == 0) std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+TEST_P(Failures, ATimeoutNamesWhoIsMissingAndWhatItLastDid) {
+  run(
+      3,
+      [](World& world) {
+        auto done = world.group().allocate_signals(1, "done");
+        world.group().barrier({"warm-up", 1});
+        if (world.rank() == 2) return stay_until(*done, 0, 2);
+        const Error error = expect_error(ErrorCode::kTimeout, [&] {
+          world.group().barrier({"blocks.5", 2});
+        });
+        done->post(0, 1);
+        EXPECT_EQ(error.rank(), 2);
+        EXPECT_THAT(text_of(error),
+                    AllOf(HasSubstr("barrier of unit 'blocks.5' in step 2"),
+                          HasSubstr("ranks 0 and 1 arrived, rank 2 is missing"),
+                          HasSubstr("rank 2 last finished barrier of unit 'warm-up' in step 1")));
+      },
+      seconds(2));
+}
+
+TEST_P(Failures, ABoardsTimeoutNamesOperationUnitStepAndMissing) {
+  run(
+      2,
+      [](World& world) {
+        auto board = world.group().allocate_signals(4, "ready units");
+        if (world.rank() == 1) {
+          board->post(3, 6);
+          return stay_until(*board, 0, 1);
+        }
+        board->post(3, 7);
+        const Error error = expect_error(ErrorCode::kTimeout, [&] {
+          board->wait(3, 7, "gather", {"blocks.0", 9});
+        });
+        board->post(0, 1);
+        EXPECT_EQ(error.rank(), 1);
+        EXPECT_THAT(text_of(error),
+                    AllOf(HasSubstr("gather of unit 'blocks.0' in step 9"),
+                          HasSubstr("ready units"), HasSubstr("rank 0 arrived, rank 1 is missing"),
+                          HasSubstr("rank 1 last posted 6 to counter 3 of ready units")));
+      },
+      seconds(2));
+}
+
+TEST_P(Failures, AnAbortReachesWaitingRanksWithItsReason) {
+  run(4, [](World& world) {
+    if (world.rank() == 3) {
+      world.group().abort("bad sample 17");
+      return;
+    }
+    const Error error = expect_error(ErrorCode::kPeerLost, [&] {
+      world.group().barrier({"u", 1});
+    });
+    EXPECT_EQ(error.rank(), 3);
+    EXPECT_THAT(text_of(error), AllOf(HasSubstr("rank 3 gave up: bad sample 17"),
+                                      HasSubstr("barrier of unit 'u' in step 1")));
+  });
+}
+
+TEST_P(Failures, AnAbortReachesWaitsOnBoards) {
+  run(2, [](World& world) {
+    auto board = world.group().allocate_signals(1, "board");
+    if (world.rank() == 0) {
+      world.group().abort("enough");
+      return;
+    }
+    const Error error = expect_error(ErrorCode::kPeerLost, [&] {
+      board->wait(0, 1, "reduce", {"u", 1});
+    });
+    EXPECT_EQ(error.rank(), 0);
+    EXPECT_THAT(text_of(error), HasSubstr("enough"));
+  });
+}
+
+TEST_P(Failures, AFailedGroupStaysFailedForEveryRank) {
+  run(2, [](World& world) {
+    if (world.rank() == 0) world.group().abort("first reason");
+    for (int i = 0; i < 3; ++i) {
+      const Error error = expect_error(ErrorCode::kPeerLost, [&] { world.group().barrier({}); });
+      EXPECT_THAT(text_of(error), HasSubstr("first reason"));
+      world.group().abort("later reason");
+    }
+  });
+}
+
+TEST_P(Failures, ARankThatHasLeftIsNotWaitedFor) {
+  run(3, [](World& world) {
+    world.group().barrier({"last", 5});
+    if (world.rank() == 1) return;
+    const Error error = expect_error(ErrorCode::kPeerLost, [&] {
+      world.group().barrier({"more", 6});
+    });
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_THAT(text_of(error),
+                AllOf(HasSubstr("rank 1"), HasSubstr("unit 'last' in step 5"),
+                      HasSubstr("left the group"), HasSubstr("unit 'more' in step 6")));
+  });
+}
+
+TEST_P(Failures, AGroupDestroyedByAnExceptionTellsTheOthers) {
+  run(2, [](World& world) {
+    const std::vector<int> both = {0, 1};
+    if (world.rank() == 0) {
+      try {
+        const auto group = world.group().subgroup(both);
+        throw std::runtime_error("unwinds the group");
+      } catch (const std::runtime_error&) {
+      }
+      return;
+    }
+    const auto group = world.group().subgroup(both);
+    const Error error = expect_error(ErrorCode::kPeerLost, [&] { group->barrier({}); });
+    EXPECT_EQ(error.rank(), 0);
+    EXPECT_THAT(text_of(error), HasSubstr("because of an exception"));
+  });
+}
+
+TEST_P(Failures, WrongArgumentsChangeNothing) {
+  run(2, [](World& world) {
+    Group& group = world.group();
+    Values four(DType::kFloat32, 4);
+    Values flags(DType::kBool, 4);
+    Values ints(DType::kInt32, 4);
+    const std::vector<std::int64_t> one_count = {4};
+    const std::vector<std::int64_t> negative = {5, -1};
+    const std::vector<int> none;
+    const std::vector<int> twice = {1, 1};
+    const std::vector<int> beyond = {2};
+    const std::vector<std::function<void()>> calls = {
+        [&] {
+          group.all_reduce({nullptr, 4}, ReduceOp::kSum, {});
+        },
+        [&] {
+          group.all_reduce({four.data(), -1}, ReduceOp::kSum, {});
+        },
+        [&] { group.all_reduce(flags.buffer(), ReduceOp::kSum, {}); },
+        [&] { group.all_reduce(ints.buffer(), ReduceOp::kMean, {}); },
+        [&] { group.broadcast(four.buffer(), 2, {}); },
+        [&] { group.all_gather(four.input(), four.buffer(), {}, {}); },
+        [&] { group.all_gather(four.input(), ints.buffer(), {}, {}); },
+        [&] { group.all_gather(four.input(), four.buffer(), one_count, {}); },
+        [&] { group.all_gather(four.input(), four.buffer(), negative, {}); },
+        [&] { group.all_to_all(four.input(), one_count, four.buffer(), one_count, {}); },
+        [&] { group.subgroup(none); },
+        [&] { group.subgroup(twice); },
+        [&] { group.subgroup(beyond); },
+    };
+    for (const auto& call : calls) {
+      const Error error = expect_error(ErrorCode::kInvalidArgument, call);
+      EXPECT_THAT(text_of(error), Not(::testing::IsEmpty()));
+    }
+    group.barrier({"still usable", -1});
+  });
+}
+
+struct OwnException : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+TEST(RunAsThreads, RethrowsTheCausalExceptionWithItsType) {
+  for (int round = 0; round < 20; ++round) {
+    try {
+      run_as_threads(4, [](World& world) {
+        if (world.rank() == 2) throw OwnException("bad sample 17");
+        world.group().barrier({});
+      });
+      FAIL() << "did not throw";
+    } catch (const OwnException& error) {
+      EXPECT_STREQ(error.what(), "bad sample 17");
+    }
+  }
+}
+
+TEST(RunAsThreads, TheCauseWinsOverTheEchoOfASubgroup) {
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_THROW(run_as_threads(3,
+                                [](World& world) {
+                                  const std::vector<int> all = {0, 1, 2};
+                                  const auto group = world.group().subgroup(all);
+                                  if (world.rank() == 1) throw OwnException("cause");
+                                  group->barrier({});
+                                }),
+                 OwnException);
+  }
+}
+
+TEST(RunAsThreads, RefusesOptionsThatCannotWork) {
+  const auto nothing = [](World&) {};
+  expect_error(ErrorCode::kInvalidArgument, [&] { run_as_threads(0, nothing); });
+  expect_error(ErrorCode::kInvalidArgument,
+               [&] { run_as_threads(1, nothing, {.timeout = seconds(0)}); });
+  expect_error(ErrorCode::kInvalidArgument, [&] { run_as_threads(1, nothing, {.staging = 100}); });
+}
+
+TEST(RunAsThreads, TwoThreadsOfARankMayNotUseAGroupAtOnce) {
+  run_as_threads(2, [](World& world) {
+    auto board = world.group().allocate_signals(1, "order");
+    if (world.rank() == 1) {
+      stay_until(*board, 0, 1);
+      world.group().barrier({});
+      return;
+    }
+    // One of the two is inside its barrier, which cannot end before the other has been refused.
+    std::atomic<int> refused = 0;
+    const auto attempt = [&] {
+      try {
+        world.group().barrier({});
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kMisuse) << error.what();
+        ++refused;
+        board->post(0, 1);
+      }
+    };
+    std::jthread other(attempt);
+    attempt();
+    other.join();
+    EXPECT_EQ(refused, 1);
+  });
+}
+
+}  // namespace
+}  // namespace fullshard::comm::testing
