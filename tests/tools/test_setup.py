@@ -142,7 +142,7 @@ def test_a_machine_without_dpkg_is_told_what_to_do(machine):
 
 @pytest.fixture
 def source_tree(machine):
-    for name in ("src/a.cpp", "src/b.cpp", "include/a.h", "cmake/x.cmake", "tests/a_test.cpp"):
+    for name in ("src/a.cpp", "src/b.cpp", "include/a.h", "cmake/x.cmake", "tests/a_test.cpp", "examples/a.cpp"):
         machine.write(name, "")
     for name in ("CMakeLists.txt", "CMakePresets.json"):
         machine.write(name, "")
