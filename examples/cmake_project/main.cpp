@@ -15,7 +15,7 @@
 using torch::nn::functional::binary_cross_entropy_with_logits;
 
 int main() {
-  auto world = fullshard::init();
+  auto world = fullshard::World::init();
   torch::manual_seed(1);
   torch::nn::Sequential model(torch::nn::Linear(2, 64), torch::nn::Tanh(),
                               torch::nn::Linear(64, 64), torch::nn::Tanh(),

@@ -29,7 +29,4 @@ using shard::UnshardedMode;
 using shard::wrap_modules;
 using shard::WrapPolicy;
 
-/// The world this process was started into: by torchrun, the fullshard launcher, or alone.
-inline World init(const CommOptions& options = {}) { return comm::init(options); }
-
 }  // namespace fullshard

@@ -194,7 +194,11 @@ void train_steps(Model& model, const shard::ShardedModule& sharded, comm::World&
   }
   for (std::int64_t step = 0; step < options.steps; ++step) {
     const Batch batch = rows_of_rank(problem.batch(step), world.rank(), world.size());
-    sharded.zero_grad();
+    if (stock) {
+      stock->zero_grad();
+    } else {
+      fused->zero_grad();
+    }
     model.loss(batch.x, batch.y).backward();
     if (options.max_norm > 0) {
       const double norm = sharded.clip_grad_norm_(options.max_norm, options.norm_type);

@@ -11,6 +11,10 @@ namespace fullshard::comm {
 /// With one rank every collective is an identity, so user code never asks whether it is distributed.
 class World {
  public:
+  /// Joins the world this process was launched into; see comm/init.h. It lies in libfullshard.so,
+  /// because it needs libtorch's store, which the rest of this room does not.
+  static World init(const CommOptions& options = {});
+
   /// A world over groups that a backend made.
   World(Mesh mesh, int local_rank, int local_size);
 

@@ -118,4 +118,6 @@ World init(const CommOptions& options) {
   return make_shm_world(env.rank, env.world_size, env.local_rank, exchange, options);
 }
 
+World World::init(const CommOptions& options) { return comm::init(options); }
+
 }  // namespace fullshard::comm

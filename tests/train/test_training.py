@@ -1,0 +1,179 @@
+"""Real training runs from the command line."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from conftest import BUILD, ROOT
+
+LONG = ["--training.steps", "100000"]
+
+
+def ranks_of(launcher):
+    """Process ids of the ranks that a launcher has started, in rank order."""
+    out = subprocess.run(["ps", "--ppid", str(launcher.pid), "-o", "pid="], capture_output=True,
+                         text=True, check=False).stdout
+    ranks = {}
+    for pid in out.split():
+        with open(f"/proc/{pid}/environ", "rb") as environment:
+            variables = dict(v.split(b"=", 1) for v in environment.read().split(b"\0") if b"=" in v)
+        if b"RANK" in variables:
+            ranks[int(variables[b"RANK"])] = int(pid)
+    return [ranks[rank] for rank in sorted(ranks)]
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def read_until(process, pattern):
+    for line in process.stdout:
+        if re.search(pattern, line):
+            return
+    raise AssertionError(f"ended before a line with {pattern}: {process.stderr.read()}")
+
+
+def test_records_hold_what_a_dashboard_needs(runs):
+    records = runs.steps("m.jsonl", "--job.nproc_per_node", "2")
+    assert [r["step"] for r in records] == list(range(1, 9))
+    for key in ("loss", "grad_norm", "lr", "tokens_per_second", "step_seconds",
+                "exposed_comm_seconds", "peak_unsharded_bytes", "peak_rss_bytes"):
+        assert all(r[key] >= 0 for r in records), key
+    assert records[-1]["loss"] < records[0]["loss"]
+
+
+def test_step_report_divides_the_time_P1(runs):
+    for record in runs.steps("m.jsonl", "--job.nproc_per_node", "2"):
+        parts = [record[k] for k in ("compute_seconds", "exposed_comm_seconds", "data_seconds",
+                                     "optimizer_seconds")]
+        assert all(part >= 0 for part in parts)
+        assert sum(parts) == pytest.approx(record["step_seconds"], rel=0.05)
+
+
+def test_loss_curve_is_the_same_for_any_number_of_ranks(runs):
+    curves = [[r["loss"] for r in runs.steps(f"{n}.jsonl", "--job.nproc_per_node", str(n))]
+              for n in (1, 2, 4)]
+    assert curves[1] == pytest.approx(curves[0], rel=1e-5)
+    assert curves[2] == pytest.approx(curves[0], rel=1e-5)
+
+
+def test_two_identical_runs_are_bitwise_equal(runs):
+    def numbers(name):
+        return [(r["loss"], r["grad_norm"]) for r in runs.steps(name, "--job.nproc_per_node", "2")]
+    assert numbers("a.jsonl") == numbers("b.jsonl")
+
+
+def test_threads_and_processes_train_alike(runs):
+    def losses(name, backend):
+        return [r["loss"] for r in runs.steps(name, "--job.nproc_per_node", "2",
+                                              "--comm.backend", backend)]
+    assert losses("threads.jsonl", "local") == losses("processes.jsonl", "shm")
+
+
+def test_M1_eight_jobs_at_once_need_no_port(runs):
+    jobs = [runs.start("--job.nproc_per_node", "2", "--training.steps", "2") for _ in range(8)]
+    for job in jobs:
+        _, errors = job.communicate(timeout=200)
+        assert job.returncode == 0, errors
+
+
+def test_M1_a_busy_port_is_named(runs):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = runs.run("--job.nproc_per_node", "2", "--job.master_port", port)
+    assert done.returncode == 1
+    assert port in done.stderr
+
+
+def test_ranks_started_by_something_else_find_each_other(runs):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = runs.folder / "m.jsonl"
+    jobs = [runs.start("--metrics.jsonl", str(path), RANK=str(rank), WORLD_SIZE="2",
+                       LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                       MASTER_PORT=str(port)) for rank in (0, 1)]
+    for job in jobs:
+        _, errors = job.communicate(timeout=120)
+        assert job.returncode == 0, errors
+    losses = [json.loads(line)["loss"] for line in path.read_text().splitlines()]
+    assert losses == [r["loss"] for r in runs.steps("own.jsonl", "--job.nproc_per_node", "2")]
+
+
+@pytest.mark.parametrize("signal_number,code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_all_ranks_cleanly(runs, signal_number, code):
+    job = runs.start("--job.nproc_per_node", "3", "--training.global_batch_size", "9", *LONG)
+    read_until(job, r"step: +2 ")
+    pids = ranks_of(job)
+    assert len(pids) == 3
+    job.send_signal(signal_number)
+    out, errors = job.communicate(timeout=30)
+    assert job.returncode == code, errors
+    assert "stopped" in out + errors
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_killed_rank_ends_the_job_and_is_named(runs):
+    job = runs.start("--job.nproc_per_node", "3", "--training.global_batch_size", "9", *LONG)
+    read_until(job, r"step: +2 ")
+    pids = ranks_of(job)
+    os.kill(pids[1], signal.SIGKILL)
+    start = time.monotonic()
+    _, errors = job.communicate(timeout=30)
+    assert time.monotonic() - start < 10
+    assert job.returncode == 1
+    assert "rank 1" in errors.splitlines()[0]
+    assert "SIGKILL" in errors
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_ranks_own_error_comes_first(runs):
+    done = runs.run("--job.nproc_per_node", "3", "--training.global_batch_size", "9",
+                    "--data.path", "/nowhere/text.txt")
+    assert done.returncode == 1
+    assert "/nowhere/text.txt" in done.stderr.splitlines()[0]
+
+
+def test_nothing_is_left_in_shared_memory(runs):
+    def leftovers():
+        with open("/proc/net/unix", encoding="ascii", errors="replace") as sockets:
+            return {line.split()[-1] for line in sockets if "fullshard" in line}
+    before = leftovers(), set(os.listdir("/dev/shm"))
+    assert runs.run("--job.nproc_per_node", "2").returncode == 0
+    assert (leftovers(), set(os.listdir("/dev/shm"))) == before
+
+
+def test_the_readmes_example_is_the_one_that_is_built():
+    code = (ROOT / "examples" / "quickstart" / "main.cpp").read_text(encoding="utf-8")
+    assert code in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_quickstart_learns(runs, ranks):
+    program = str(BUILD / "examples" / "example_quickstart")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    jobs = []
+    for rank in range(ranks):
+        variables = dict(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
+                         MASTER_PORT=str(port)) if ranks > 1 else {}
+        jobs.append(subprocess.Popen([program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                     text=True, env={**runs.environment, **variables}))
+    outputs = [job.communicate(timeout=120) for job in jobs]
+    assert all(job.returncode == 0 for job in jobs), outputs
+    losses = [float(line) for line in outputs[0][0].split()]
+    assert len(losses) == 4
+    assert losses[-1] < 0.8 * losses[0]
