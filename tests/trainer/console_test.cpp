@@ -94,7 +94,7 @@ TEST(Console, ShowsABarOnlyWhereItIsWanted) {
 TEST(ProgressBar, FitsTheTerminal) {
   const trainer::Progress progress{.done = 30, .total = 120, .seconds = 20, .loss = 2.5};
   EXPECT_EQ(trainer::progress_bar(progress, 60, false),
-            "[====------------]  25%  30/120 steps  loss 2.500  1:00 left");
+            "[===------------]  25%  30/120 steps  loss 2.500  1:00 left");
   for (int columns = 1; columns < 130; ++columns) {
     EXPECT_LT(trainer::progress_bar(progress, columns, false).size(),
               static_cast<std::size_t>(columns));

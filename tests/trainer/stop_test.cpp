@@ -74,7 +74,8 @@ TEST(Stop, WorksInGeneration) {
 
 TEST(Stop, ChangesNothingInTheStepsBefore) {
   const TemporaryFolder folder;
-  const config::TrainConfig config = small_config(folder);
+  config::TrainConfig config = small_config(folder);
+  config.validation.freq = 0;
   const trainer::TrainResult whole = run_small(config, 1);
   const trainer::TrainResult stopped =
       run_small(config, 1, {.stop_signal = after_asking(10, SIGINT)});
