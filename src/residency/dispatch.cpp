@@ -14,18 +14,22 @@
 namespace fullshard::residency {
 namespace {
 
-void announce(const at::Tensor& tensor, Access access, const std::string& op) {
-  PagedStorage* storage = paged_storage(tensor);
-  if (storage == nullptr) return;
-  Pager* pager = storage->pager();
+Pager& pager_of(const PagedStorage& storage, const std::string& op) {
+  Pager* pager = storage.pager();
   if (pager == nullptr) {
     throw base::Error(
         base::ErrorCode::kMisuse,
         fmt::format("{} uses parameter '{}', but the sharded model that owned it has been "
                     "destroyed; keep the handle that fully_shard returned alive",
-                    op, storage->name()));
+                    op, storage.name()));
   }
-  pager->on_access(*storage, access, op);
+  return *pager;
+}
+
+void announce(const at::Tensor& tensor, Access access, const std::string& op) {
+  if (PagedStorage* storage = paged_storage(tensor)) {
+    pager_of(*storage, op).on_access(*storage, access, op);
+  }
 }
 
 void announce(const c10::IValue& value, Access access, const std::string& op) {
@@ -44,6 +48,13 @@ void page_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
   const auto& schema = op.schema();
   const auto& arguments = schema.arguments();
   const std::size_t first = stack->size() - arguments.size();
+  if (!arguments.empty() && (*stack)[first].isTensor()) {
+    PagedStorage* storage = paged_storage((*stack)[first].toTensor());
+    if (storage != nullptr && pager_of(*storage, schema.name())
+                                  .replace(*storage, schema.name(), arguments.size(), *stack)) {
+      return;
+    }
+  }
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto* alias = arguments[i].alias_info();
     const bool writes = alias != nullptr && alias->isWrite();

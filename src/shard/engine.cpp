@@ -56,23 +56,25 @@ class Engine::ShardPager final : public residency::Pager {
   Engine& engine_;
 };
 
-// Takes each finished gradient out of the module, so that no full gradient outlives its reduction.
+// Runs after autograd has stored a gradient. Where the placeholder is still in place it has taken
+// the gradient; where it is not, the gradient has a graph, or the user had cleared .grad.
 class Engine::GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
-  GradientHook(Engine& engine, std::size_t unit, std::size_t parameter)
-      : engine_(engine), unit_(unit), parameter_(parameter) {}
+  GradientHook(Engine& engine, std::size_t index) : engine_(engine), index_(index) {}
 
   void operator()(const torch::autograd::Variable& variable) override {
-    const at::NoGradGuard no_grad;
-    engine_.rethrow_kept_error();
-    engine_.watch_->note();
-    engine_.reducer_->add(unit_, parameter_, std::exchange(variable.mutable_grad(), at::Tensor()));
+    if (residency::paged_storage(variable.grad()) != nullptr) return;
+    const at::Tensor gradient =
+        std::exchange(variable.mutable_grad(), engine_.placeholders_[index_]);
+    if (engine_.gradient_placeholder_->was_taken(static_cast<int>(index_))) return;
+    engine_.shards_[index_].tensor.mutable_grad() = at::Tensor();
+    engine_.clear_where_user_did();
+    engine_.take_gradient(index_, gradient);
   }
 
  private:
   Engine& engine_;
-  std::size_t unit_;
-  std::size_t parameter_;
+  std::size_t index_;
 };
 
 Engine::Engine(std::shared_ptr<torch::nn::Module> module, const comm::Mesh& mesh,
@@ -95,6 +97,8 @@ Engine::~Engine() {
       torch::autograd::impl::set_post_acc_grad_hooks(found.tensor, nullptr);
     }
   }
+  for (const at::Tensor& placeholder : placeholders_)
+    residency::paged_storage(placeholder)->orphan();
   for (state::ShardedTensor& shard : shards_) {
     if (residency::PagedStorage* storage = residency::paged_storage(shard.tensor))
       storage->orphan();
@@ -212,6 +216,14 @@ void Engine::attach() {
   // set_data runs operators on the paged tensor; none of them reads its memory.
   const residency::BypassScope bypass;
   shard_pager_ = std::make_unique<ShardPager>(*this);
+  gradient_placeholder_ = std::make_unique<GradientPlaceholder>(
+      [this](int index, const at::Tensor& gradient) {
+        take_gradient(static_cast<std::size_t>(index), gradient);
+      },
+      [this](int index) {
+        const at::Tensor& gradient = shards_[static_cast<std::size_t>(index)].tensor.grad();
+        if (gradient.defined()) gradient.zero_();
+      });
   std::vector<std::vector<at::Tensor>> by_unit;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     FlatUnit& unit = units_[u];
@@ -230,9 +242,13 @@ void Engine::attach() {
       const at::Tensor contiguous = at::empty(placed.spec.shape, at::device(at::kMeta));
       parameter.set_data(residency::make_paged_tensor(unit.storages[i], unit.dtype(),
                                                       placed.spec.shape, contiguous.strides()));
-      parameter.mutable_grad() = at::Tensor();
+      const std::size_t index = places_.size();
+      places_.push_back({u, i});
+      placeholders_.push_back(
+          gradient_placeholder_->make(placed.spec.name, parameter, static_cast<int>(index)));
+      parameter.mutable_grad() = placeholders_.back();
       torch::autograd::impl::set_post_acc_grad_hooks(parameter,
-                                                     std::make_unique<GradientHook>(*this, u, i));
+                                                     std::make_unique<GradientHook>(*this, index));
     }
   }
   reducer_ = std::make_unique<GradientReducer>(group(), units_, std::move(by_unit), *board_,
@@ -258,6 +274,23 @@ void Engine::begin_update() {
   rethrow_kept_error();
   // Replicated parameters are private: nobody else can be reading them.
   if (!replicated()) gate_->begin_write();
+}
+
+// module->zero_grad() drops the placeholders: the user wants no gradient from before.
+void Engine::clear_where_user_did() {
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const at::Tensor& parameter = units_[places_[i].unit].parameters[places_[i].parameter].tensor;
+    if (parameter.grad().defined()) continue;
+    parameter.mutable_grad() = placeholders_[i];
+    shards_[i].tensor.mutable_grad() = at::Tensor();
+  }
+}
+
+void Engine::take_gradient(std::size_t index, const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  rethrow_kept_error();
+  watch_->note();
+  reducer_->add(places_[index].unit, places_[index].parameter, gradient);
 }
 
 void Engine::end_of_backward() {

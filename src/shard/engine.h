@@ -16,6 +16,7 @@
 #include "fullshard/shard/sharded_module.h"
 #include "fullshard/state/sharded_tensor.h"
 #include "shard/flat_unit.h"
+#include "shard/gradient_placeholder.h"
 #include "shard/gradient_reducer.h"
 #include "shard/update_gate.h"
 
@@ -71,6 +72,8 @@ class Engine {
   void make_pager();
   void attach();
   at::Tensor make_shard(FlatUnit& unit, std::size_t parameter);
+  void take_gradient(std::size_t index, const at::Tensor& gradient);
+  void clear_where_user_did();
   void end_of_backward();
   void rethrow_kept_error();
 
@@ -79,6 +82,14 @@ class Engine {
   FullyShardOptions options_;
   std::vector<FlatUnit> units_;
   std::vector<state::ShardedTensor> shards_;
+
+  struct Place {
+    std::size_t unit;
+    std::size_t parameter;
+  };
+  std::vector<Place> places_;             // of every parameter, in the order of shards_
+  std::vector<at::Tensor> placeholders_;  // their .grad, in the same order
+  std::unique_ptr<GradientPlaceholder> gradient_placeholder_;
 
   std::unique_ptr<comm::SignalBoard> board_;
   std::unique_ptr<comm::SharedSegment> shared_memory_;

@@ -214,7 +214,8 @@ void GradientReducer::reduce(std::size_t unit) {
     const auto& placed = flat.layout.parameters()[i];
     const layout::Range range = {placed.offset + owned.begin, placed.offset + owned.end};
     if (!accumulate) {
-      // Not a view in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in place.
+      // Not a view in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in
+      // place.
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       const std::int64_t begin = owned.empty() ? 0 : range.begin - flat.own.begin;
       gradient = flat.gradient.narrow(0, begin, owned.size());

@@ -2,9 +2,11 @@
 
 #include <map>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <vector>
 
+#include "fullshard/base/error.h"
 #include "support/training.h"
 
 // B: correctness and numerics.
@@ -97,6 +99,75 @@ INSTANTIATE_TEST_SUITE_P(Behaviours, Averaging,
                                                               ShardingStrategy::SHARD_GRAD_OP,
                                                               ShardingStrategy::NO_SHARD)));
 
+TEST(Behaviours, B4_AnOptimizerOnTheModulesParametersIsAnError) {
+  const Problem task = testing::mlp_problem({4, 4, 4});
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = task.build();
+    torch::optim::SGD before(model->parameters(), 0.1);
+    const auto sharded = fully_shard(model, world.mesh());
+    const Batch batch = rows_of_rank(task.batch(0), world.rank(), world.size());
+    {
+      const at::NoGradGuard no_grad;
+      model->loss(batch.x, batch.y);
+    }
+    torch::optim::SGD after(model->parameters(), 0.1);
+    torch::optim::SGD right(sharded.parameters(), 0.1);
+    model->loss(batch.x, batch.y).backward();
+    for (torch::optim::Optimizer* optimizer : {static_cast<torch::optim::Optimizer*>(&before),
+                                               static_cast<torch::optim::Optimizer*>(&after)}) {
+      try {
+        optimizer->step();
+        ADD_FAILURE() << "stepped without an error";
+      } catch (const base::Error& error) {
+        EXPECT_NE(std::string(error.what()).find("sharded.parameters()"), std::string::npos);
+      }
+    }
+    right.step();
+  });
+}
+
+// The module's own zero_grad means what it says, although the gradients lie elsewhere.
+TEST(Behaviours, B4_TheModulesZeroGradClearsTheShards) {
+  const Problem task = testing::mlp_problem({4, 4, 4});
+  const auto reference = task.build();
+  const Batch second = task.batch(1);
+  reference->loss(second.x, second.y).backward();
+  for (const bool set_to_none : {true, false}) {
+    comm::run_as_threads(2, [&](comm::World& world) {
+      const auto model = task.build();
+      const auto sharded = fully_shard(model, world.mesh());
+      for (const int step : {0, 1}) {
+        model->zero_grad(set_to_none);
+        const Batch batch = rows_of_rank(task.batch(step), world.rank(), world.size());
+        model->loss(batch.x, batch.y).backward();
+      }
+      for (const auto& shard : sharded.named_parameters()) {
+        const at::Tensor whole = reference->named_parameters()[shard.name].grad().flatten();
+        const at::Tensor expected = whole.narrow(0, shard.begin, shard.end - shard.begin);
+        EXPECT_TRUE(at::allclose(shard.tensor.grad(), expected, 1e-10, 1e-12)) << shard.name;
+      }
+    });
+  }
+}
+
+TEST(Behaviours, B4_GradientsWithAGraphAreTakenOnce) {
+  const Problem task = testing::mlp_problem({4, 4, 4});
+  const auto reference = task.build();
+  const Batch whole = task.batch(0);
+  reference->loss(whole.x, whole.y).backward();
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, world.mesh());
+    const Batch batch = rows_of_rank(whole, world.rank(), world.size());
+    model->loss(batch.x, batch.y).backward({}, /*retain_graph=*/true, /*create_graph=*/true);
+    for (const auto& shard : sharded.named_parameters()) {
+      const at::Tensor all = reference->named_parameters()[shard.name].grad().flatten();
+      const at::Tensor expected = all.narrow(0, shard.begin, shard.end - shard.begin);
+      EXPECT_TRUE(at::allclose(shard.tensor.grad(), expected, 1e-10, 1e-12)) << shard.name;
+    }
+  });
+}
+
 struct TwoHeads : testing::Model {
   TwoHeads() {
     for (int i = 0; i < 3; ++i) layers->push_back(torch::nn::Linear(6, 6));
@@ -113,22 +184,17 @@ struct TwoHeads : testing::Model {
 };
 
 TEST(Behaviours, B9_SecondBackwardOverARetainedGraph) {
-  const Problem weights = testing::mlp_problem({6, 6, 6, 6});
-  const auto build = [&] {
-    const auto source = weights.build();
-    const auto model = std::make_shared<TwoHeads>();
-    const at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < source->parameters().size(); ++i) {
-      model->parameters()[i].copy_(source->parameters()[i]);
-    }
-    return model;
+  const at::Tensor x = testing::mlp_problem({6, 6}).batch(0).x;
+  const auto build = [] {
+    return std::static_pointer_cast<TwoHeads>(
+        testing::build_seeded([] { return std::make_shared<TwoHeads>(); }));
   };
   const auto reference = build();
-  reference->heads(weights.batch(0).x).second.backward();
+  reference->heads(x).second.backward();
   comm::run_as_threads(2, [&](comm::World& world) {
     const auto model = build();
     const auto sharded = fully_shard(model, world.mesh());
-    const auto [a, b] = model->heads(rows_of_rank(weights.batch(0), world.rank(), 2).x);
+    const auto [a, b] = model->heads(rows_of_rank({x, x}, world.rank(), 2).x);
     a.backward({}, /*retain_graph=*/true);
     sharded.zero_grad();
     b.backward();
@@ -180,15 +246,7 @@ struct Containers : testing::Model {
 
 TEST(Behaviours, B11_OutputsInContainers) {
   Problem task = testing::mlp_problem({4, 4, 4, 4, 4, 4});
-  task.build = [weights = testing::mlp_problem({4, 4, 4, 4, 4, 4})] {
-    const auto source = weights.build();
-    const auto model = std::make_shared<Containers>();
-    const at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < source->parameters().size(); ++i) {
-      model->parameters()[i].copy_(source->parameters()[i]);
-    }
-    return model;
-  };
+  task.build = [] { return testing::build_seeded([] { return std::make_shared<Containers>(); }); };
   const testing::TrainOptions options{.steps = 7};
   const StateDict expected = testing::train_reference(task, options);
   comm::run_as_threads(2, [&](comm::World& world) {

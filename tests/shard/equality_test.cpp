@@ -117,13 +117,7 @@ TEST(Deviation, AUnitThatIsSkippedInSomeStepsIsNoError) {
     int step = 0;
   };
   Problem task = testing::mlp_problem({4, 4});
-  task.build = [weights = testing::mlp_problem({4, 4, 4})] {
-    const auto source = weights.build();  // for its seeded values
-    const auto model = std::make_shared<Choosy>();
-    const at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < 4; ++i) model->parameters()[i].copy_(source->parameters()[i]);
-    return model;
-  };
+  task.build = [] { return testing::build_seeded([] { return std::make_shared<Choosy>(); }); };
   const TrainOptions options{.steps = 5, .optimizer = Optimizer::kAdamW};
   const StateDict expected = testing::train_reference(task, options);
   comm::run_as_threads(2, [&](comm::World& world) {

@@ -14,14 +14,6 @@ constexpr std::int64_t kTokens = 8;
 constexpr double kRate = 1e-2;
 constexpr double kDecay = 0.1;
 
-// Ranks as threads share torch's default generator: one builds at a time.
-std::unique_lock<std::mutex> seed_for_building() {
-  static std::mutex mutex;
-  std::unique_lock lock(mutex);
-  torch::manual_seed(7);
-  return lock;
-}
-
 at::Generator generator(std::int64_t seed) {
   return at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(seed));
 }
@@ -98,27 +90,31 @@ struct Gpt : Model {
 
 }  // namespace
 
+std::shared_ptr<Model> build_seeded(const std::function<std::shared_ptr<Model>()>& make) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  torch::manual_seed(7);
+  return make();
+}
+
 Problem mlp_problem(std::vector<std::int64_t> widths, at::ScalarType dtype) {
-  return {.build =
-              [=] {
-                const auto lock = seed_for_building();
-                return std::make_shared<Mlp>(widths, dtype);
-              },
-          .batch =
-              [=](std::int64_t step) {
-                auto random = generator(100 + step);
-                const auto options = at::TensorOptions(dtype);
-                return Batch{at::randn({kRows, widths.front()}, random, options),
-                             at::randn({kRows, widths.back()}, random, options)};
-              }};
+  return {
+      .build = [=] { return build_seeded([&] { return std::make_shared<Mlp>(widths, dtype); }); },
+      .batch =
+          [=](std::int64_t step) {
+            auto random = generator(100 + step);
+            const auto options = at::TensorOptions(dtype);
+            return Batch{at::randn({kRows, widths.front()}, random, options),
+                         at::randn({kRows, widths.back()}, random, options)};
+          }};
 }
 
 Problem gpt_problem(std::int64_t vocab, std::int64_t dim, std::int64_t layers, bool tied,
                     at::ScalarType dtype) {
   return {.build =
               [=] {
-                const auto lock = seed_for_building();
-                return std::make_shared<Gpt>(vocab, dim, layers, tied, dtype);
+                return build_seeded(
+                    [&] { return std::make_shared<Gpt>(vocab, dim, layers, tied, dtype); });
               },
           .batch =
               [=](std::int64_t step) {

@@ -31,6 +31,10 @@ struct Problem {
   std::function<Batch(std::int64_t)> batch;
 };
 
+/// A Problem's `build` for a model of one's own: seeded, one at a time, because ranks as threads
+/// share torch's default generator.
+std::shared_ptr<Model> build_seeded(const std::function<std::shared_ptr<Model>()>& make);
+
 /// Linear, ReLU, ..., Linear over the given widths; 12 rows.
 Problem mlp_problem(std::vector<std::int64_t> widths, at::ScalarType dtype = at::kDouble);
 

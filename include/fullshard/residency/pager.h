@@ -1,6 +1,12 @@
 #pragma once
 
+#include <cstddef>
 #include <string_view>
+#include <vector>
+
+namespace c10 {
+struct IValue;
+}
 
 namespace fullshard::residency {
 
@@ -17,6 +23,12 @@ class Pager {
   /// Makes the storage's memory present, or throws; the exception reaches the user's code, through
   /// the autograd engine if need be. `op` is the operator's name, for instance "aten::addmm".
   virtual void on_access(PagedStorage& storage, Access access, std::string_view op) = 0;
+
+  /// Asked first about an operator whose first argument is the paged tensor. Returning true means
+  /// that the pager has done the operator's work itself: it has replaced the operator's `arguments`
+  /// arguments at the end of `stack` by its results.
+  virtual bool replace(PagedStorage& storage, std::string_view op, std::size_t arguments,
+                       std::vector<c10::IValue>& stack);
 };
 
 }  // namespace fullshard::residency
