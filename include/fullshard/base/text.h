@@ -13,7 +13,8 @@ namespace fullshard::base {
 bool matches_glob(std::string_view pattern, std::string_view text);
 
 /// The candidate with the smallest Levenshtein distance to `word`, or an empty string when every
-/// one is farther than half the word's length: used to suggest what a misspelt name was meant to be.
+/// one is farther than half the word's length: used to suggest what a misspelt name was meant to
+/// be.
 std::string nearest_name(std::string_view word, std::span<const std::string> candidates);
 
 /// Bytes in a unit people read: "512 B", "1.50 KiB", "3.20 GiB".
