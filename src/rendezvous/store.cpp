@@ -39,9 +39,9 @@ std::string reason_of(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-// Runs a request and turns what c10d throws into errors that name the store and the key. c10d has
-// one type for a wait that ran out of time and for other faults of a store; the clock tells them
-// apart.
+// Runs a request and turns what c10d throws into errors that name the store and the key. A wait
+// that ran out of time has another type in every kind of store, one that it shares with other
+// faults; the clock tells them apart.
 template <typename Request>
 auto attempt(std::string_view store, std::string_view what, base::Duration timeout,
              const Request& request) {
@@ -49,18 +49,17 @@ auto attempt(std::string_view store, std::string_view what, base::Duration timeo
   const std::string call = fmt::format("{}: {}", store, what);
   try {
     return request();
-  } catch (const c10::DistNetworkError& error) {
-    throw Error(
-        ErrorCode::kPeerLost,
-        fmt::format("{}: the connection is lost; has the process that runs the store ended? ({})",
-                    call, reason_of(error)));
-  } catch (const c10::DistStoreError& error) {
-    if (deadline.passed()) {
+  } catch (const std::exception& error) {
+    if (deadline.passed() || dynamic_cast<const c10d::TimeoutError*>(&error) != nullptr) {
       throw Error(ErrorCode::kTimeout,
                   fmt::format("{} timed out after {:.3g} s", call, base::seconds(timeout)));
     }
-    throw Error(ErrorCode::kSystem, fmt::format("{}: {}", call, reason_of(error)));
-  } catch (const std::exception& error) {
+    if (dynamic_cast<const c10::DistNetworkError*>(&error) != nullptr) {
+      throw Error(
+          ErrorCode::kPeerLost,
+          fmt::format("{}: the connection is lost; has the process that runs the store ended? ({})",
+                      call, reason_of(error)));
+    }
     throw Error(ErrorCode::kSystem, fmt::format("{}: {}", call, reason_of(error)));
   }
 }

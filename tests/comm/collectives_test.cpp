@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "comm/ranks.h"
@@ -236,6 +237,85 @@ TEST_P(Collectives, BarrierHoldsUntilAllHaveCome) {
       board->post(0, round);
       world.group().barrier({"", static_cast<std::int64_t>(round)});
       ASSERT_TRUE(board->reached(0, round));
+    }
+  });
+}
+
+// The bits of a float sum depend on its order; it is the order of the ranks, whatever the staging
+// size and however often it is run.
+std::vector<std::byte> reduced_bits(World& world, std::int64_t count, DType dtype) {
+  Values values(dtype, count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    values.set(i, std::sin(static_cast<double>(i * 13 + world.rank() * 7919)) *
+                      (world.rank() % 2 == 0 ? 1e3 : 1e-3));
+  }
+  world.group().all_reduce(values.buffer(), ReduceOp::kMean, {}).wait();
+  return values.bytes();
+}
+
+std::vector<std::byte> expected_bits(int size, std::int64_t count, DType dtype) {
+  std::vector<Values> parts(static_cast<std::size_t>(size), Values(dtype, count));
+  std::vector<const void*> pointers;
+  for (int r = 0; r < size; ++r) {
+    Values& part = parts[static_cast<std::size_t>(r)];
+    for (std::int64_t i = 0; i < count; ++i) {
+      part.set(i, std::sin(static_cast<double>(i * 13 + r * 7919)) * (r % 2 == 0 ? 1e3 : 1e-3));
+    }
+    pointers.push_back(part.data());
+  }
+  Values out(dtype, count);
+  reduce_parts(pointers, out.data(), count, dtype, ReduceOp::kMean);
+  return out.bytes();
+}
+
+TEST_P(Collectives, SumsHaveTheSameBitsEveryTime) {
+  for (const std::size_t staging : {kStaging, 16 * kStaging}) {
+    run_ranks(GetParam().backend, size(),
+              [](World& world) {
+                for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+                  for (const std::int64_t count : {100, 30001}) {
+                    const auto expected = expected_bits(world.size(), count, dtype);
+                    for (int repeat = 0; repeat < 3; ++repeat) {
+                      ASSERT_EQ(reduced_bits(world, count, dtype), expected)
+                          << base::to_string(dtype);
+                    }
+                  }
+                }
+              },
+              {.timeout = std::chrono::seconds(60), .staging = staging});
+  }
+}
+
+TEST_P(Collectives, MixedCallsInARowKeepApart) {
+  run([](World& world) {
+    Group& group = world.group();
+    for (int round = 0; round < 40; ++round) {
+      Values sum = make_input(DType::kInt32, world.rank(), 1100 + round);
+      group.all_reduce(sum.buffer(), ReduceOp::kSum, {"a", round});
+      Values sent = make_input(DType::kFloat32, round, 90);
+      group.broadcast(sent.buffer(), round % world.size(), {"b", round});
+      Values mine = make_input(DType::kInt8, world.rank(), round);
+      Values all(DType::kInt8, round * world.size());
+      group.all_gather(mine.input(), all.buffer(), {}, {"c", round});
+      group.barrier({"d", round});
+      for (std::int64_t i = 0; i < sum.count(); ++i) {
+        ASSERT_EQ(sum.get(i), expected_reduction(DType::kInt32, ReduceOp::kSum, world.size(), i));
+      }
+      for (std::int64_t i = 0; i < 90; ++i)
+        ASSERT_EQ(sent.get(i), input_value(DType::kFloat32, round, i));
+      expect_gathered(all,
+                      std::vector<std::int64_t>(static_cast<std::size_t>(world.size()), round));
+    }
+  });
+}
+
+TEST_P(Collectives, LargerThanTheDefaultStaging) {
+  run_ranks(GetParam().backend, size(), [](World& world) {
+    const std::int64_t count = 300'001;  // 1.2 MB
+    Values values = make_input(DType::kInt32, world.rank(), count);
+    world.group().all_reduce(values.buffer(), ReduceOp::kSum, {});
+    for (std::int64_t i = 0; i < count; i += 997) {
+      ASSERT_EQ(values.get(i), expected_reduction(DType::kInt32, ReduceOp::kSum, world.size(), i));
     }
   });
 }
