@@ -1,5 +1,6 @@
 #include "fullshard/rendezvous/store.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <torch/csrc/distributed/c10d/exception.h>
@@ -7,6 +8,8 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <cerrno>
+#include <cstring>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -79,6 +82,16 @@ Error not_started(const TcpStoreOptions& options, const std::string& name,
                   name, base::seconds(options.timeout), reason_of(error))};
 }
 
+// The server closes what it is given.
+int duplicate(int listen_fd, const std::string& store) {
+  const int fd = fcntl(listen_fd, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) {
+    throw Error(ErrorCode::kSystem, fmt::format("cannot start {} on the inherited socket {}: {}",
+                                                store, listen_fd, std::strerror(errno)));
+  }
+  return fd;
+}
+
 }  // namespace
 
 Store::Store(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -89,15 +102,19 @@ Store Store::over_tcp(const TcpStoreOptions& options) {
   c10d_options.isServer = options.serve;
   c10d_options.waitWorkers = false;
   c10d_options.timeout = in_milliseconds(options.timeout);
-  if (options.serve) c10d_options.masterListenFd = options.listen_fd;
   auto state = std::make_shared<State>();
   state->timeout = options.timeout;
   state->name = fmt::format("the store at {}:{}", options.host, options.port);
   try {
+    if (options.serve && options.listen_fd) {
+      c10d_options.masterListenFd = duplicate(*options.listen_fd, state->name);
+    }
     auto store = c10::make_intrusive<c10d::TCPStore>(options.host, c10d_options);
     state->port = store->getPort();
     state->name = fmt::format("the store at {}:{}", options.host, state->port);
     state->store = std::move(store);
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
     throw not_started(options, state->name, error);
   }

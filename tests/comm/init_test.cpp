@@ -98,21 +98,6 @@ TEST(Init, JoinsTheRanksOfALauncherWithoutARaceForThePort) {
   expect_all_well(processes, 3);
 }
 
-TEST(Init, MayBeCalledAgain) {
-  const Listening listening;
-  Processes processes;
-  for (int rank = 0; rank < 2; ++rank) {
-    processes.start([&, rank] {
-      become_rank(rank, 2, listening.port, listening.fd);
-      for (int i = 0; i < 1; ++i) {
-        World world = init(kPatient);
-        expect_sum_of_ranks(world);
-      }
-    });
-  }
-  expect_all_well(processes, 2);
-}
-
 TEST(Init, JobsThatStartTogetherDoNotMeet) {
   constexpr int kJobs = 4;
   const std::vector<Listening> jobs(kJobs);

@@ -143,6 +143,23 @@ TEST(TcpStore, TakesOverAListeningSocket) {
   EXPECT_EQ(client.get("key", seconds(10)), "value");
 }
 
+TEST(TcpStore, LeavesTheListeningSocketToItsOwner) {
+  const Listening listening;
+  for (int i = 0; i < 2; ++i) {
+    const Store server = Store::over_tcp(
+        {.port = listening.port, .serve = true, .listen_fd = listening.fd, .timeout = seconds(20)});
+    server.set("key", std::to_string(i));
+    EXPECT_EQ(Store::over_tcp(client_of(listening.port)).get("key", seconds(10)),
+              std::to_string(i));
+  }
+}
+
+TEST(TcpStore, SaysThatAnInheritedSocketIsNone) {
+  expect_error(ErrorCode::kSystem, HasSubstr("inherited socket 9999"), [] {
+    Store::over_tcp({.port = 29999, .serve = true, .listen_fd = 9999, .timeout = seconds(5)});
+  });
+}
+
 TEST(TcpStore, AClientMayComeBeforeTheServerOfAListeningSocket) {
   const Listening listening;
   std::jthread early([&] {

@@ -6,7 +6,7 @@ namespace fullshard::comm {
 
 /// Joins the world that this process was launched into, as the environment says
 /// (rendezvous::LaunchEnvironment); a process by itself gets a world of one. Every rank of the job
-/// calls it; returns when all have joined. Calling it again makes another world of the same ranks.
+/// calls it, once; returns when all have joined.
 ///
 /// Throws base::Error: kConfiguration for environment variables that are wrong; kSystem naming the
 /// port when rank 0 cannot serve it; kTimeout naming the ranks that have not come within

@@ -14,7 +14,8 @@ struct TcpStoreOptions {
   std::string host = "127.0.0.1";
   int port = 0;        ///< of the server; 0 lets the server choose, see Store::port()
   bool serve = false;  ///< run the server in this process, as well as a client of it
-  /// A listening socket that the server takes over instead of binding the port itself.
+  /// A socket that listens on `port` already, for the server to use instead of binding the port
+  /// itself. The server works on a duplicate; this one stays open and keeps the port for its owner.
   std::optional<int> listen_fd;
   /// Longest time to reach the server; also for every later request that names no time of its own.
   base::Duration timeout = std::chrono::minutes(5);

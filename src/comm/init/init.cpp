@@ -109,10 +109,7 @@ World init(const CommOptions& options) {
   const LaunchEnvironment env = LaunchEnvironment::read();
   if (env.world_size == 1) return single_rank(options);
   const Deadline deadline = Deadline::after(options.timeout);
-  const Store job = open_store(env, options.timeout);
-  // Ranks call init() equally often, so each call finds keys of its own.
-  const std::int64_t call = job.add(fmt::format("calls/{}", env.rank), 1);
-  const Store store = job.with_prefix(fmt::format("world/{}", call));
+  const Store store = open_store(env, options.timeout);
   require_one_host(store, env, deadline);
   StoreExchange exchange(store);
   return make_shm_world(env.rank, env.world_size, env.local_rank, exchange, options);
