@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "fullshard/base/check.h"
+
 namespace fullshard::layout {
 namespace {
 
@@ -37,6 +39,7 @@ std::int64_t nearest_cut(std::span<const PlacedParameter> parameters, std::int64
   const PlacedParameter& inside = *std::prev(next);
   const std::int64_t end = next == parameters.end() ? flat_size : next->offset;
   const std::int64_t step = cut_step(inside.spec, inside.numel, quantum);
+  FULLSHARD_CHECK_LT(0, step);
   const std::int64_t last = inside.numel > 0 ? (inside.numel - 1) / step : 0;
   const auto into = static_cast<std::int64_t>(wanted) - inside.offset;
   const std::int64_t index = std::min(into / step, last);
