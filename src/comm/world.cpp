@@ -1,15 +1,50 @@
 #include "fullshard/comm/world.h"
 
+#include <fmt/format.h>
+
 #include <utility>
+#include <vector>
 
 #include "fullshard/base/check.h"
+#include "fullshard/base/error.h"
 
 namespace fullshard::comm {
+namespace {
 
-World::World(Mesh mesh, int local_rank, int local_size)
-    : mesh_(std::move(mesh)), local_rank_(local_rank), local_size_(local_size) {
-  FULLSHARD_CHECK(mesh_.shard != nullptr);
+// Of the groups {first, first + stride, ...} of `length` ranks, the one that holds this rank.
+std::shared_ptr<Group> own_group(Group& all, int groups, int first_step, int stride, int length) {
+  std::shared_ptr<Group> own;
+  for (int g = 0; g < groups; ++g) {
+    std::vector<int> ranks;
+    for (int i = 0; i < length; ++i) ranks.push_back(g * first_step + i * stride);
+    if (auto group = all.subgroup(ranks)) own = std::move(group);
+  }
+  return own;
+}
+
+}  // namespace
+
+World::World(std::shared_ptr<Group> group, std::shared_ptr<Group> self, int local_rank,
+             int local_size)
+    : mesh_{group, std::move(self), group}, local_rank_(local_rank), local_size_(local_size) {
+  FULLSHARD_CHECK(mesh_.all != nullptr);
   FULLSHARD_CHECK(mesh_.replicate != nullptr);
+}
+
+Mesh World::mesh(const MeshOptions& options) const {
+  const int replicate = options.replicate;
+  const int shard = options.shard == 0 && replicate > 0 ? size() / replicate : options.shard;
+  if (replicate < 1 || shard < 1 || replicate * shard != size()) {
+    throw base::Error(
+        base::ErrorCode::kInvalidArgument,
+        fmt::format(
+            "a mesh of replicate {} x shard {} does not fit {} ranks; their product must be "
+            "the number of ranks",
+            replicate, options.shard, size()));
+  }
+  if (replicate == 1) return mesh_;
+  return {own_group(*mesh_.all, replicate, shard, 1, shard),
+          own_group(*mesh_.all, shard, 1, shard, replicate), mesh_.all};
 }
 
 }  // namespace fullshard::comm

@@ -12,11 +12,13 @@
 namespace fullshard::residency {
 namespace {
 
-// A unit that never leaves does not count against the limit on gathered bytes.
+// A unit that does not leave by schedule does not count against the schedule's limit.
 std::vector<std::int64_t> pageable_bytes(const std::vector<PagedUnit>& units) {
   std::vector<std::int64_t> bytes;
   bytes.reserve(units.size());
-  for (const PagedUnit& unit : units) bytes.push_back(unit.always_resident ? 0 : unit.bytes);
+  for (const PagedUnit& unit : units)
+    bytes.push_back(unit.stay == Stay::kBySchedule ? unit.bytes : 0);
+
   return bytes;
 }
 
@@ -30,7 +32,7 @@ UnitPager::UnitPager(std::vector<PagedUnit> units, const schedule::ScheduleOptio
       in_backward_(std::move(in_backward)) {
   for (const PagedUnit& unit : units_) {
     for (const PagedParameter& parameter : unit.parameters) parameter.storage->attach(this);
-    if (unit.always_resident) map(unit, unit.source->gather());
+    if (unit.stay == Stay::kNeverAway) map(unit, unit.source->gather());
   }
 }
 
@@ -52,14 +54,24 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
   }
   const int unit = storage.index();
   const bool backward = in_backward_();
-  if (units_[static_cast<std::size_t>(unit)].always_resident) return;
-  if (backward) {
+  const Stay stay = units_[static_cast<std::size_t>(unit)].stay;
+  if (stay == Stay::kNeverAway) return;
+  if (stay == Stay::kForGood) {
+    touch_kept(unit);
+  } else if (backward) {
     touch_in_step(unit, schedule::Phase::kBackward);
   } else if (at::GradMode::is_enabled()) {
     touch_in_step(unit, schedule::Phase::kForward);
   } else {
     touch_without_gradients(unit);
   }
+}
+
+void UnitPager::touch_kept(int unit) {
+  const auto index = static_cast<std::size_t>(unit);
+  if (states_[index].resident && units_[index].source->is_current()) return;
+  evict(unit);
+  gather(unit);
 }
 
 void UnitPager::touch_in_step(int unit, schedule::Phase phase) {
@@ -90,7 +102,10 @@ void UnitPager::end_step() {
   for (const int unit : follower_.end_step()) evict(unit);
 }
 
-void UnitPager::release() { end_step(); }
+void UnitPager::release() {
+  end_step();
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) evict(static_cast<int>(unit));
+}
 
 void UnitPager::pin(std::span<std::byte* const> memories) {
   FULLSHARD_CHECK_EQ(memories.size(), units_.size());
@@ -102,7 +117,7 @@ void UnitPager::pin(std::span<std::byte* const> memories) {
 void UnitPager::unpin() {
   pinned_ = false;
   for (const PagedUnit& unit : units_) {
-    if (unit.always_resident) {
+    if (unit.stay == Stay::kNeverAway) {
       map(unit, unit.source->gather());
     } else {
       for (const PagedParameter& parameter : unit.parameters) parameter.storage->unmap();
@@ -111,7 +126,7 @@ void UnitPager::unpin() {
 }
 
 void UnitPager::with_resident(std::size_t unit, const std::function<void(std::byte*)>& body) {
-  const bool was_resident = states_[unit].resident || units_[unit].always_resident;
+  const bool was_resident = states_[unit].resident || units_[unit].stay == Stay::kNeverAway;
   if (was_resident) {
     body(units_[unit].source->gather());
     return;

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "fullshard/base/log.h"
 #include "fullshard/base/text.h"
 #include "shard/engine.h"
@@ -12,18 +10,19 @@ namespace fullshard::shard {
 namespace {
 
 bool could_be_divided(const Engine& engine) {
-  const auto modules = all_modules({"", engine.module()});
-  return std::count_if(modules.begin(), modules.end(), [](const NamedModule& module) {
-           return !module.module->parameters(/*recurse=*/false).empty();
-         }) > 1;
+  int holders = 0;
+  for_each_node(engine.model().root, [&](const ModelNode& node) {
+    if (!node.parameters.empty()) ++holders;
+  });
+  return holders > 1;
 }
 
 }  // namespace
 
 void warn_if_one_unit(const Engine& engine) {
-  const bool sharded = !engine.replicated() && engine.group().size() > 1;
-  if (!sharded || engine.group().rank() != 0) return;
-  if (engine.units().size() != 1 || !could_be_divided(engine)) return;
+  if (engine.units().size() != 1 || engine.units().front().replicated()) return;
+  if (engine.mesh().shard->size() == 1 || engine.mesh().all->rank() != 0) return;
+  if (!could_be_divided(engine)) return;
   base::warn(fmt::format(
       "the whole model is one unit, so all of its {} are gathered at once and sharding saves no "
       "memory in forward and backward; set auto_wrap_policy to automatic(), or to "

@@ -5,21 +5,13 @@
 
 #include "fullshard/base/text.h"
 #include "shard/engine.h"
+#include "shard/strategy.h"
 
 namespace fullshard::shard {
 namespace {
 
-std::string_view name_of(ShardingStrategy strategy) {
-  switch (strategy) {
-    case ShardingStrategy::FULL_SHARD: return "FULL_SHARD";
-    case ShardingStrategy::SHARD_GRAD_OP: return "SHARD_GRAD_OP";
-    case ShardingStrategy::NO_SHARD: return "NO_SHARD";
-  }
-  return "";
-}
-
-std::string owners(const FlatUnit& unit, std::size_t parameter, bool replicated) {
-  if (replicated) return "all ranks";
+std::string owners(const FlatUnit& unit, std::size_t parameter) {
+  if (unit.replicated()) return "all ranks";
   std::vector<std::string> parts;
   for (int rank = 0; rank < unit.layout.world(); ++rank) {
     const layout::Range range = unit.layout.shard(parameter, rank);
@@ -31,15 +23,16 @@ std::string owners(const FlatUnit& unit, std::size_t parameter, bool replicated)
 }  // namespace
 
 std::string describe(const Engine& engine) {
-  std::string out = fmt::format("{} over {} ranks\n", name_of(engine.options().sharding_strategy),
-                                engine.group().size());
+  std::string out = fmt::format("{} ranks: {} x shard {}\n", engine.mesh().all->size(),
+                                engine.mesh().replicate->size(), engine.mesh().shard->size());
   for (const FlatUnit& unit : engine.units()) {
-    out += fmt::format("{}  {}  {}\n", unit.name, base::to_string(unit.layout.dtype()),
+    out += fmt::format("{}  {}  {}  {}\n", unit.name, to_string(unit.strategy),
+                       base::to_string(unit.layout.dtype()),
                        base::format_bytes(unit.layout.flat_bytes()));
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const layout::PlacedParameter& placed = unit.layout.parameters()[i];
       out += fmt::format("  {}  [{}]  {}\n", fmt::join(unit.parameters[i].names, " = "),
-                         fmt::join(placed.spec.shape, ", "), owners(unit, i, engine.replicated()));
+                         fmt::join(placed.spec.shape, ", "), owners(unit, i));
     }
   }
   return out;

@@ -1,23 +1,24 @@
 #include "shard/discover.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "fullshard/base/error.h"
+#include "fullshard/base/text.h"
 #include "fullshard/residency/paged_storage.h"
+#include "shard/strategy.h"
 
 namespace fullshard::shard {
 namespace {
 
 constexpr std::size_t kRootUnit = 0;
-
-std::string dotted(const std::string& module, const std::string& leaf) {
-  return module.empty() ? leaf : module + "." + leaf;
-}
 
 void check_shardable(const std::string& name, const at::Tensor& tensor) {
   if (residency::paged_storage(tensor) != nullptr) {
@@ -38,71 +39,117 @@ void check_shardable(const std::string& name, const at::Tensor& tensor) {
 
 class Discovery {
  public:
-  Discovery(const NamedModule& root, const WrapPolicy& policy) {
-    units_.push_back({"(root)", {}});
-    for (const NamedModule& picked : policy(root)) {
-      if (picked.module == root.module) continue;
-      if (unit_of_module_.emplace(picked.module.get(), units_.size()).second) {
-        units_.push_back({picked.name, {}});
-      }
-    }
+  Discovery(const ModelNode& root, const FullyShardOptions& options) : options_(options) {
+    units_.push_back({.name = "(root)"});
+    pick(root);
     visit(root, kRootUnit);
+    check_rules();
   }
 
   std::vector<FoundUnit> take() && {
     std::vector<FoundUnit> out;
-    for (FoundUnit& unit : units_) split_by_dtype(std::move(unit), out);
+    for (FoundUnit& unit : units_) divide(std::move(unit), out);
     return out;
   }
 
  private:
-  void visit(const NamedModule& node, std::size_t unit) {
-    if (const auto picked = unit_of_module_.find(node.module.get());
-        picked != unit_of_module_.end()) {
+  void pick(const ModelNode& root) {
+    std::unordered_set<std::string> known;
+    for_each_node(root, [&](const ModelNode& node) { known.insert(node.name); });
+    for (const UnitChoice& choice : options_.auto_wrap_policy(root)) {
+      const std::string name = fmt::format("{}", fmt::join(choice, " + "));
+      for (const std::string& module : choice) {
+        if (module.empty()) continue;
+        if (!known.contains(module)) throw no_such_module(module, known);
+        unit_of_module_.emplace(module, units_.size());
+      }
+      units_.push_back({.name = name});
+    }
+  }
+
+  static base::Error no_such_module(const std::string& name,
+                                    const std::unordered_set<std::string>& known) {
+    const std::vector<std::string> names(known.begin(), known.end());
+    return {
+        base::ErrorCode::kInvalidArgument,
+        fmt::format("auto_wrap_policy picked '{}', which is no module of the model; the nearest "
+                    "name is '{}'",
+                    name, base::nearest_name(name, names))};
+  }
+
+  void visit(const ModelNode& node, std::size_t unit) {
+    if (const auto picked = unit_of_module_.find(node.name); picked != unit_of_module_.end()) {
       unit = picked->second;
     }
-    for (const auto& item : node.module->named_parameters(/*recurse=*/false)) {
-      add(dotted(node.name, item.key()), item.value(), unit);
-    }
-    for (const auto& child : node.module->named_children()) {
-      visit({dotted(node.name, child.key()), child.value()}, unit);
-    }
+    for (const NamedTensor& parameter : node.parameters) add(parameter, unit);
+    for (const ModelNode& child : node.children) visit(child, unit);
   }
 
-  void add(const std::string& name, const at::Tensor& tensor, std::size_t unit) {
-    if (!tensor.defined()) return;
-    const auto [place, is_new] =
-        places_.try_emplace(tensor.unsafeGetTensorImpl(), unit, units_[unit].parameters.size());
+  void add(const NamedTensor& parameter, std::size_t unit) {
+    if (!parameter.tensor.defined()) return;
+    const ParameterRule* rule = rule_for(parameter.name);
+    if (rule != nullptr && rule->ignore) return;
+    const auto [place, is_new] = places_.try_emplace(parameter.tensor.unsafeGetTensorImpl(), unit,
+                                                     units_[unit].parameters.size());
     if (is_new) {
-      check_shardable(name, tensor);
-      units_[unit].parameters.push_back({tensor, {name}});
+      check_shardable(parameter.name, parameter.tensor);
+      units_[unit].parameters.push_back({parameter.tensor, {parameter.name}, rule});
     } else {
       const auto [owner, index] = place->second;
-      units_[owner].parameters[index].names.push_back(name);
+      units_[owner].parameters[index].names.push_back(parameter.name);
     }
   }
 
-  static void split_by_dtype(FoundUnit unit, std::vector<FoundUnit>& out) {
-    std::map<at::ScalarType, FoundUnit> parts;
-    for (FoundParameter& parameter : unit.parameters) {
-      parts[parameter.tensor.scalar_type()].parameters.push_back(std::move(parameter));
+  const ParameterRule* rule_for(const std::string& name) {
+    names_.push_back(name);
+    for (const ParameterRule& rule : options_.rules) {
+      if (!base::matches_glob(rule.pattern, name)) continue;
+      return &rule;
     }
-    for (auto& [dtype, part] : parts) {
-      part.name =
-          parts.size() == 1 ? unit.name : fmt::format("{} [{}]", unit.name, c10::toString(dtype));
+    return nullptr;
+  }
+
+  void check_rules() const {
+    for (const ParameterRule& rule : options_.rules) {
+      const bool matches = std::any_of(names_.begin(), names_.end(), [&](const std::string& name) {
+        return base::matches_glob(rule.pattern, name);
+      });
+      if (matches) continue;
+      throw base::Error(
+          base::ErrorCode::kInvalidArgument,
+          fmt::format("the rule for '{}' matches no parameter; the nearest name is '{}'",
+                      rule.pattern, base::nearest_name(rule.pattern, names_)));
+    }
+  }
+
+  void divide(FoundUnit unit, std::vector<FoundUnit>& out) const {
+    std::map<std::pair<at::ScalarType, ShardingStrategy>, FoundUnit> parts;
+    for (FoundParameter& parameter : unit.parameters) {
+      const ParameterRule* rule = parameter.rule;
+      const ShardingStrategy strategy =
+          rule != nullptr && rule->strategy ? *rule->strategy : options_.sharding_strategy;
+      parts[{parameter.tensor.scalar_type(), strategy}].parameters.push_back(std::move(parameter));
+    }
+    for (auto& [key, part] : parts) {
+      part.strategy = key.second;
+      part.name = parts.size() == 1 ? unit.name
+                                    : fmt::format("{} [{}, {}]", unit.name,
+                                                  c10::toString(key.first), to_string(key.second));
       out.push_back(std::move(part));
     }
   }
 
+  const FullyShardOptions& options_;
   std::vector<FoundUnit> units_;
-  std::unordered_map<const torch::nn::Module*, std::size_t> unit_of_module_;
+  std::vector<std::string> names_;
+  std::unordered_map<std::string, std::size_t> unit_of_module_;
   std::unordered_map<const c10::TensorImpl*, std::pair<std::size_t, std::size_t>> places_;
 };
 
 }  // namespace
 
-std::vector<FoundUnit> discover_units(const NamedModule& root, const WrapPolicy& policy) {
-  return Discovery(root, policy).take();
+std::vector<FoundUnit> discover_units(const ModelNode& root, const FullyShardOptions& options) {
+  return Discovery(root, options).take();
 }
 
 }  // namespace fullshard::shard

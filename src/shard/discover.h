@@ -2,16 +2,18 @@
 
 #include <vector>
 
-#include "fullshard/shard/wrap_policy.h"
+#include "fullshard/shard/options.h"
 #include "shard/flat_unit.h"
 
 namespace fullshard::shard {
 
 /// Finds the parameters of a model and groups them into units: each belongs to the innermost picked
 /// module that holds it, a tied one to the first that does; the rest to the root. Units of several
-/// dtypes are divided by dtype. Units without parameters are left out; the root comes first.
-/// Throws base::Error(kMisuse) naming a parameter that is sharded already, or kInvalidArgument
-/// naming one that cannot be (sparse, not on the CPU, undefined).
-std::vector<FoundUnit> discover_units(const NamedModule& root, const WrapPolicy& policy);
+/// dtypes or strategies are divided. Units without parameters are left out; the root comes first.
+/// Rules are referred to, not copied.
+/// Throws base::Error: kMisuse naming a parameter that is sharded already; kInvalidArgument naming
+/// one that cannot be (sparse, not on the CPU), a picked module that is none, or a rule's pattern
+/// that matches nothing.
+std::vector<FoundUnit> discover_units(const ModelNode& root, const FullyShardOptions& options);
 
 }  // namespace fullshard::shard

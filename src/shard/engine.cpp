@@ -1,27 +1,31 @@
 #include "shard/engine.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <cstring>
-#include <span>
+#include <algorithm>
 #include <utility>
 
-#include "fullshard/base/check.h"
+#include "fullshard/base/error.h"
+#include "fullshard/base/text.h"
 #include "shard/advice.h"
 #include "shard/checksum.h"
 #include "shard/discover.h"
 #include "shard/dtype.h"
+#include "shard/lay_out.h"
+#include "shard/strategy.h"
 
 namespace fullshard::shard {
 namespace {
 
-constexpr std::int64_t kPage = 4096;
-
-std::int64_t round_to_page(std::int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+// In unsharded training strides may be anything; a flat buffer holds row-major values.
+std::vector<std::int64_t> row_major_strides(const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> strides(shape.size(), 1);
+  for (std::size_t i = shape.size(); i-- > 1;) {
+    strides[i - 1] = strides[i] * std::max<std::int64_t>(shape[i], 1);
+  }
+  return strides;
+}
 
 }  // namespace
 
@@ -33,7 +37,12 @@ class Engine::ParameterSource final : public residency::UnitSource {
   std::byte* gather() override {
     engine_.rethrow_kept_error();
     engine_.gate_->ensure_readable(engine_.units_[unit_].name);
+    gathered_version_ = engine_.gate_->version();
     return engine_.units_[unit_].full;
+  }
+
+  bool is_current() const override {
+    return engine_.gate_->is_readable() && gathered_version_ == engine_.gate_->version();
   }
 
   void release() override {}
@@ -41,6 +50,7 @@ class Engine::ParameterSource final : public residency::UnitSource {
  private:
   Engine& engine_;
   std::size_t unit_;
+  std::int64_t gathered_version_ = 0;
 };
 
 // The first operator that writes to a shard, from whatever optimizer, opens the update.
@@ -48,8 +58,13 @@ class Engine::ShardPager final : public residency::Pager {
  public:
   explicit ShardPager(Engine& engine) : engine_(engine) {}
 
-  void on_access(residency::PagedStorage&, residency::Access access, std::string_view) override {
-    if (access == residency::Access::kWrite) engine_.begin_update();
+  void on_access(residency::PagedStorage& storage, residency::Access access,
+                 std::string_view) override {
+    if (access != residency::Access::kWrite) return;
+    // A replicated unit is this rank's own: nobody else can be reading it.
+    if (!engine_.units_[static_cast<std::size_t>(storage.index())].replicated()) {
+      engine_.begin_update();
+    }
   }
 
  private:
@@ -77,15 +92,18 @@ class Engine::GradientHook final : public torch::autograd::PostAccumulateGradHoo
   std::size_t index_;
 };
 
-Engine::Engine(std::shared_ptr<torch::nn::Module> module, const comm::Mesh& mesh,
-               const FullyShardOptions& options)
-    : module_(std::move(module)), mesh_(mesh), options_(options) {
+Engine::Engine(ModelTree model, const comm::Mesh& mesh, const FullyShardOptions& options)
+    : model_(std::move(model)), mesh_(mesh), options_(options) {
   const at::NoGradGuard no_grad;
-  lay_out(discover_units({"", module_}, options_.auto_wrap_policy));
+  check_mesh();
+  units_ = lay_out(discover_units(model_.root, options_), options_, mesh_);
   warn_if_one_unit(*this);
   check_same_values();
-  allocate();
-  fill();
+  memory_ = std::make_unique<UnitMemory>(mesh_, units_, options_.sync_module_states);
+  gate_board_ = mesh_.shard->allocate_signals(UpdateGate::kCounters, "parameter updates");
+  gate_ = std::make_unique<UpdateGate>(*gate_board_);
+  gradient_board_ =
+      mesh_.all->allocate_signals(GradientReducer::counters(units_.size()), "gradient reductions");
   broadcast_buffers();
   make_pager();
   attach();
@@ -105,83 +123,34 @@ Engine::~Engine() {
   }
 }
 
-void Engine::lay_out(std::vector<FoundUnit> found) {
-  layout::LayoutOptions layout_options;
-  layout_options.world = replicated() ? 1 : group().size();
-  for (FoundUnit& unit : found) {
-    std::vector<layout::ParameterSpec> specs;
-    for (const FoundParameter& parameter : unit.parameters) {
-      specs.push_back({.name = parameter.names.front(),
-                       .shape = parameter.tensor.sizes().vec(),
-                       .dtype = to_dtype(parameter.tensor.scalar_type(), parameter.names.front()),
-                       .atom = layout::Atom::kElement,
-                       .trainable = parameter.tensor.requires_grad()});
-    }
-    FlatUnit flat{.name = unit.name,
-                  .layout = layout::UnitLayout::make(unit.name, std::move(specs), layout_options),
-                  .parameters = std::move(unit.parameters)};
-    flat.own = replicated() ? layout::Range{0, flat.layout.flat_size()}
-                            : flat.layout.slice(group().rank());
-    units_.push_back(std::move(flat));
-  }
-}
-
-void Engine::allocate() {
-  board_ = group().allocate_signals(
-      UpdateGate::kCounters + GradientReducer::counters(units_.size()), "training state");
-  gate_ = std::make_unique<UpdateGate>(*board_);
-  std::int64_t bytes = kPage;
-  for (const FlatUnit& unit : units_) bytes += round_to_page(unit.layout.flat_bytes());
-  std::byte* memory = nullptr;
-  if (replicated()) {
-    private_memory_ = at::zeros({bytes}, at::kByte);
-    memory = static_cast<std::byte*>(private_memory_.mutable_data_ptr());
-  } else {
-    shared_memory_ = group().allocate_shared(static_cast<std::size_t>(bytes), "parameters");
-    memory = shared_memory_->data();
-  }
-  for (FlatUnit& unit : units_) {
-    unit.full = memory;
-    memory += round_to_page(unit.layout.flat_bytes());
-  }
-}
-
-void Engine::fill() {
-  const bool rank0_fills = options_.sync_module_states && !replicated();
-  if (rank0_fills && group().rank() != 0) return;
-  for (FlatUnit& unit : units_) {
-    for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-      const auto& placed = unit.layout.parameters()[i];
-      const layout::Range range = rank0_fills ? layout::Range{0, placed.numel} : unit.own_range(i);
-      const at::Tensor values = unit.parameters[i].tensor.detach().contiguous().view({-1}).narrow(
-          0, range.begin, range.size());
-      at::from_blob(unit.at(placed.offset + range.begin), {range.size()}, unit.dtype())
-          .copy_(values);
-    }
-  }
+void Engine::check_mesh() const {
+  if (options_.sharding_strategy != ShardingStrategy::HYBRID_SHARD) return;
+  if (mesh_.replicate->size() > 1) return;
+  throw base::Error(
+      base::ErrorCode::kInvalidArgument,
+      "HYBRID_SHARD needs a mesh with replicas; pass world.mesh({.replicate = N}) with "
+      "N > 1, or choose FULL_SHARD");
 }
 
 void Engine::check_same_values() const {
-  if (options_.sync_module_states || group().size() == 1) return;
+  if (options_.sync_module_states || mesh_.all->size() == 1) return;
   for (const FlatUnit& unit : units_) {
     for (const FoundParameter& parameter : unit.parameters) {
-      require_same_on_all_ranks(group(), parameter.tensor.detach(), parameter.names.front());
+      require_same_on_all_ranks(*mesh_.all, parameter.tensor.detach(), parameter.names.front());
     }
   }
 }
 
-void Engine::broadcast_buffers() {
+void Engine::broadcast_buffers() const {
   if (!options_.sync_module_states) return;
-  for (const auto& item : module_->named_buffers()) {
-    at::Tensor values = item.value().detach().contiguous();
-    group().broadcast(
-        {values.mutable_data_ptr(), values.numel(), to_dtype(values.scalar_type(), item.key())}, 0,
-        {item.key(), 0});
-    item.value().detach().copy_(values);
-  }
-  if (!replicated()) return;
-  for (FlatUnit& unit : units_) {
-    group().broadcast({unit.full, unit.layout.flat_size(), unit.layout.dtype()}, 0, {unit.name, 0});
+  for (const NamedTensor& buffer : model_.buffers()) {
+    at::Tensor values = buffer.tensor.detach().contiguous();
+    mesh_.all
+        ->broadcast({values.mutable_data_ptr(), values.numel(),
+                     to_dtype(values.scalar_type(), buffer.name)},
+                    0, {buffer.name, 0})
+        .wait();
+    buffer.tensor.detach().copy_(values);
   }
 }
 
@@ -192,7 +161,7 @@ void Engine::make_pager() {
     residency::PagedUnit entry{.name = unit.name,
                                .bytes = unit.layout.flat_bytes(),
                                .source = std::make_unique<ParameterSource>(*this, u),
-                               .always_resident = replicated()};
+                               .stay = stay_of(unit.strategy)};
     for (const layout::PlacedParameter& placed : unit.layout.parameters()) {
       const std::int64_t bytes = placed.numel * unit.element_bytes();
       entry.parameters.push_back(
@@ -205,11 +174,20 @@ void Engine::make_pager() {
   }
   watch_ = std::make_unique<residency::BackwardWatch>([this] { end_of_backward(); },
                                                       [this] { reducer_->abandon_round(); });
-  const schedule::ScheduleOptions schedule_options{
-      .reshard_after_forward = options_.sharding_strategy == ShardingStrategy::FULL_SHARD,
-      .max_unsharded_bytes = options_.max_unsharded_bytes};
-  pager_ = std::make_unique<residency::UnitPager>(std::move(paged), schedule_options,
+  pager_ = std::make_unique<residency::UnitPager>(std::move(paged), schedule_options(),
                                                   [this] { return watch_->note(); });
+}
+
+schedule::ScheduleOptions Engine::schedule_options() const {
+  schedule::ScheduleOptions out{.max_unsharded_bytes = options_.max_unsharded_bytes,
+                                .prefetch = options_.prefetch};
+  for (const FlatUnit& unit : units_) {
+    const bool kept = std::any_of(
+        options_.keep_gathered.begin(), options_.keep_gathered.end(),
+        [&](const std::string& pattern) { return base::matches_glob(pattern, unit.name); });
+    out.keep_gathered.push_back(kept || unit.strategy == ShardingStrategy::SHARD_GRAD_OP);
+  }
+  return out;
 }
 
 void Engine::attach() {
@@ -236,12 +214,11 @@ void Engine::attach() {
                          .global_shape = placed.spec.shape,
                          .begin = owned.begin,
                          .end = owned.end,
-                         .tensor = make_shard(unit, i),
-                         .replicated = replicated()});
+                         .tensor = make_shard(u, i),
+                         .replicated = unit.replicated()});
       by_unit.back().push_back(shards_.back().tensor);
-      const at::Tensor contiguous = at::empty(placed.spec.shape, at::device(at::kMeta));
-      parameter.set_data(residency::make_paged_tensor(unit.storages[i], unit.dtype(),
-                                                      placed.spec.shape, contiguous.strides()));
+      parameter.set_data(residency::make_paged_tensor(
+          unit.storages[i], unit.dtype(), placed.spec.shape, row_major_strides(placed.spec.shape)));
       const std::size_t index = places_.size();
       places_.push_back({u, i});
       placeholders_.push_back(
@@ -251,16 +228,17 @@ void Engine::attach() {
                                                      std::make_unique<GradientHook>(*this, index));
     }
   }
-  reducer_ = std::make_unique<GradientReducer>(group(), units_, std::move(by_unit), *board_,
-                                               UpdateGate::kCounters);
+  reducer_ =
+      std::make_unique<GradientReducer>(*mesh_.all, units_, std::move(by_unit), *gradient_board_);
 }
 
-at::Tensor Engine::make_shard(FlatUnit& unit, std::size_t parameter) {
+at::Tensor Engine::make_shard(std::size_t u, std::size_t parameter) {
+  const FlatUnit& unit = units_[u];
   const auto& placed = unit.layout.parameters()[parameter];
   const layout::Range owned = unit.own_range(parameter);
   const std::int64_t bytes = owned.size() * unit.element_bytes();
-  auto storage = c10::make_intrusive<residency::PagedStorage>(placed.spec.name,
-                                                              static_cast<std::size_t>(bytes), 0);
+  auto storage = c10::make_intrusive<residency::PagedStorage>(
+      placed.spec.name, static_cast<std::size_t>(bytes), static_cast<int>(u));
   storage->attach(shard_pager_.get());
   storage->map(unit.at(placed.offset + owned.begin));
   return residency::make_paged_tensor(storage, unit.dtype(), {owned.size()}, {1});
@@ -272,8 +250,7 @@ void Engine::with_unit(std::size_t unit, const std::function<void(std::byte*)>& 
 
 void Engine::begin_update() {
   rethrow_kept_error();
-  // Replicated parameters are private: nobody else can be reading them.
-  if (!replicated()) gate_->begin_write();
+  gate_->begin_write();
 }
 
 // module->zero_grad() drops the placeholders: the user wants no gradient from before.

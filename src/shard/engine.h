@@ -1,7 +1,5 @@
 #pragma once
 
-#include <torch/nn/module.h>
-
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -18,6 +16,7 @@
 #include "shard/flat_unit.h"
 #include "shard/gradient_placeholder.h"
 #include "shard/gradient_reducer.h"
+#include "shard/unit_memory.h"
 #include "shard/update_gate.h"
 
 namespace fullshard::shard {
@@ -26,19 +25,17 @@ namespace fullshard::shard {
 /// brings them in, the gate between reading and updating, and the reducer of gradients.
 class Engine {
  public:
-  Engine(std::shared_ptr<torch::nn::Module> module, const comm::Mesh& mesh,
-         const FullyShardOptions& options);
+  Engine(ModelTree model, const comm::Mesh& mesh, const FullyShardOptions& options);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   ~Engine();
 
-  const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
+  const ModelTree& model() const { return model_; }
   const comm::Mesh& mesh() const { return mesh_; }
-  comm::Group& group() const { return *mesh_.shard; }
   const FullyShardOptions& options() const { return options_; }
   const std::vector<FlatUnit>& units() const { return units_; }
   const std::vector<state::ShardedTensor>& shards() const { return shards_; }
-  bool replicated() const { return options_.sharding_strategy == ShardingStrategy::NO_SHARD; }
+  const schedule::Follower& follower() const { return pager_->follower(); }
 
   /// Tags of collectives show this as the step.
   std::int64_t version() const { return gate_->version(); }
@@ -64,20 +61,19 @@ class Engine {
   class ShardPager;
   class GradientHook;
 
-  void lay_out(std::vector<FoundUnit> found);
-  void allocate();
-  void fill();
+  void check_mesh() const;
   void check_same_values() const;
-  void broadcast_buffers();
+  void broadcast_buffers() const;
   void make_pager();
   void attach();
-  at::Tensor make_shard(FlatUnit& unit, std::size_t parameter);
+  schedule::ScheduleOptions schedule_options() const;
+  at::Tensor make_shard(std::size_t unit, std::size_t parameter);
   void take_gradient(std::size_t index, const at::Tensor& gradient);
   void clear_where_user_did();
   void end_of_backward();
   void rethrow_kept_error();
 
-  std::shared_ptr<torch::nn::Module> module_;
+  ModelTree model_;
   comm::Mesh mesh_;
   FullyShardOptions options_;
   std::vector<FlatUnit> units_;
@@ -91,9 +87,9 @@ class Engine {
   std::vector<at::Tensor> placeholders_;  // their .grad, in the same order
   std::unique_ptr<GradientPlaceholder> gradient_placeholder_;
 
-  std::unique_ptr<comm::SignalBoard> board_;
-  std::unique_ptr<comm::SharedSegment> shared_memory_;
-  at::Tensor private_memory_;  // instead of shared memory with NO_SHARD
+  std::unique_ptr<UnitMemory> memory_;
+  std::unique_ptr<comm::SignalBoard> gate_board_;      // over the shard group
+  std::unique_ptr<comm::SignalBoard> gradient_board_;  // over all ranks
   std::unique_ptr<UpdateGate> gate_;
   std::unique_ptr<residency::BackwardWatch> watch_;
   std::unique_ptr<residency::UnitPager> pager_;

@@ -10,6 +10,7 @@
 
 #include "fullshard/layout/unit_layout.h"
 #include "fullshard/residency/paged_storage.h"
+#include "fullshard/shard/options.h"
 
 namespace fullshard::shard {
 
@@ -17,17 +18,21 @@ namespace fullshard::shard {
 struct FoundParameter {
   at::Tensor tensor;               ///< the module's own tensor object; it stays the same object
   std::vector<std::string> names;  ///< dotted names; more than one when tied
+  const ParameterRule* rule = nullptr;  ///< the option that holds for it, if any
 };
 
-/// Parameters that are flattened into one buffer: those of one unit that have the same dtype.
+/// Parameters that are flattened into one buffer: those of one unit that have the same dtype and
+/// strategy.
 struct FoundUnit {
   std::string name;  ///< of the module; "(root)" for the root
+  ShardingStrategy strategy = ShardingStrategy::FULL_SHARD;
   std::vector<FoundParameter> parameters;
 };
 
 /// A sharded unit on one rank: its layout and where its memory lies.
 struct FlatUnit {
   std::string name;
+  ShardingStrategy strategy;
   layout::UnitLayout layout;
   std::vector<FoundParameter> parameters;  ///< in layout order
   std::vector<c10::intrusive_ptr<residency::PagedStorage>> storages;
@@ -36,6 +41,9 @@ struct FlatUnit {
   layout::Range own;          ///< flat elements this rank owns; everything with NO_SHARD
 
   at::Tensor gradient;  ///< reduced gradient of `own`, allocated at the first reduction
+
+  /// Every rank holds all of it, in memory of its own.
+  bool replicated() const { return strategy == ShardingStrategy::NO_SHARD; }
 
   at::ScalarType dtype() const { return parameters.front().tensor.scalar_type(); }
   std::int64_t element_bytes() const { return layout.element_bytes(); }

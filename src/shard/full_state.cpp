@@ -19,7 +19,7 @@ struct Target {
 };
 
 std::map<std::string, Target> targets(const Engine& engine,
-                                      const torch::OrderedDict<std::string, at::Tensor>& buffers) {
+                                      const std::vector<NamedTensor>& buffers) {
   std::map<std::string, Target> out;
   for (const FlatUnit& unit : engine.units()) {
     for (const FoundParameter& found : unit.parameters) {
@@ -28,8 +28,8 @@ std::map<std::string, Target> targets(const Engine& engine,
       }
     }
   }
-  for (const auto& item : buffers) {
-    out.emplace(item.key(), Target{item.value().sizes(), item.value().scalar_type()});
+  for (const NamedTensor& buffer : buffers) {
+    out.emplace(buffer.name, Target{buffer.tensor.sizes(), buffer.tensor.scalar_type()});
   }
   return out;
 }
@@ -92,7 +92,7 @@ void store_own(const FlatUnit& unit, std::size_t parameter, const at::Tensor& va
 
 StateDict gather_state(Engine& engine, bool rank0_only) {
   const at::NoGradGuard no_grad;
-  const bool keeps = !rank0_only || engine.group().rank() == 0;
+  const bool keeps = !rank0_only || engine.mesh().all->rank() == 0;
   StateDict state;
   for (std::size_t u = 0; u < engine.units().size(); ++u) {
     const FlatUnit& unit = engine.units()[u];
@@ -107,8 +107,8 @@ StateDict gather_state(Engine& engine, bool rank0_only) {
     });
   }
   if (keeps) {
-    for (const auto& item : engine.module()->named_buffers()) {
-      state[item.key()] = item.value().detach().clone();
+    for (const NamedTensor& buffer : engine.model().buffers()) {
+      state[buffer.name] = buffer.tensor.detach().clone();
     }
   }
   return state;
@@ -116,7 +116,7 @@ StateDict gather_state(Engine& engine, bool rank0_only) {
 
 LoadReport scatter_state(Engine& engine, const StateDict& state, bool strict) {
   const at::NoGradGuard no_grad;
-  const auto buffers = engine.module()->named_buffers();
+  const std::vector<NamedTensor> buffers = engine.model().buffers();
   const auto expected = targets(engine, buffers);
   LoadReport report = compare_names(expected, state);
   check(report, shape_clashes(expected, state), strict);
@@ -127,9 +127,9 @@ LoadReport scatter_state(Engine& engine, const StateDict& state, bool strict) {
         store_own(unit, i, *values);
     }
   }
-  for (const auto& item : buffers) {
-    if (const auto given = state.find(item.key()); given != state.end()) {
-      item.value().detach().copy_(given->second);
+  for (const NamedTensor& buffer : buffers) {
+    if (const auto given = state.find(buffer.name); given != state.end()) {
+      buffer.tensor.detach().copy_(given->second);
     }
   }
   return report;

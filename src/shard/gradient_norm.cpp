@@ -14,13 +14,28 @@
 namespace fullshard::shard {
 namespace {
 
-std::vector<at::Tensor> gradients(const Engine& engine) {
+std::vector<at::Tensor> gradients(const Engine& engine, bool replicated) {
   std::vector<at::Tensor> out;
   for (const state::ShardedTensor& shard : engine.shards()) {
     const at::Tensor& gradient = shard.tensor.grad();
-    if (gradient.defined() && gradient.numel() > 0) out.push_back(gradient);
+    if (shard.replicated != replicated || !gradient.defined()) continue;
+    if (gradient.numel() > 0) out.push_back(gradient);
   }
   return out;
+}
+
+// The largest element, or the sum of p-th powers.
+double partial_norm(const std::vector<at::Tensor>& tensors, double p) {
+  double sum = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const double norm = at::linalg_vector_norm(tensor, p).item<double>();
+    if (!std::isinf(p)) {
+      sum += std::pow(norm, p);
+    } else {
+      sum = std::isnan(norm) ? norm : std::max(sum, norm);  // std::max would drop a NaN
+    }
+  }
+  return sum;
 }
 
 void check_norm_type(double p) {
@@ -35,29 +50,24 @@ double global_grad_norm(Engine& engine, double norm_type) {
   check_norm_type(norm_type);
   const at::NoGradGuard no_grad;
   const bool infinite = std::isinf(norm_type);
-  double local = 0;  // the largest element, or the sum of p-th powers
-  for (const at::Tensor& gradient : gradients(engine)) {
-    const double norm = at::linalg_vector_norm(gradient, norm_type).item<double>();
-    // std::max would drop a NaN.
-    if (infinite)
-      local = std::isnan(norm) ? norm : std::max(local, norm);
-    else
-      local += std::pow(norm, norm_type);
-  }
-  if (!engine.replicated()) {
-    engine.group()
-        .all_reduce({&local, 1, base::DType::kFloat64},
-                    infinite ? comm::ReduceOp::kMax : comm::ReduceOp::kSum,
-                    {"gradient norm", engine.version()})
-        .wait();
-  }
-  return infinite ? local : std::pow(local, 1 / norm_type);
+  double sharded = partial_norm(gradients(engine, /*replicated=*/false), norm_type);
+  engine.mesh()
+      .shard
+      ->all_reduce({&sharded, 1, base::DType::kFloat64},
+                   infinite ? comm::ReduceOp::kMax : comm::ReduceOp::kSum,
+                   {"gradient norm", engine.version()})
+      .wait();
+  const double replicated = partial_norm(gradients(engine, /*replicated=*/true), norm_type);
+  if (infinite) return std::isnan(replicated) ? replicated : std::max(sharded, replicated);
+  return std::pow(sharded + replicated, 1 / norm_type);
 }
 
 void scale_gradients(Engine& engine, double factor) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> all = gradients(engine);
-  if (!all.empty()) at::_foreach_mul_(all, factor);
+  for (const bool replicated : {false, true}) {
+    const std::vector<at::Tensor> some = gradients(engine, replicated);
+    if (!some.empty()) at::_foreach_mul_(some, factor);
+  }
 }
 
 }  // namespace fullshard::shard

@@ -31,13 +31,13 @@ std::int64_t trainable_count(const FlatUnit& unit) {
 
 GradientReducer::GradientReducer(comm::Group& group, std::vector<FlatUnit>& units,
                                  std::vector<std::vector<at::Tensor>> shards,
-                                 comm::SignalBoard& board, std::size_t first_counter)
+                                 comm::SignalBoard& board)
     : group_(group),
       units_(units),
       shards_(std::move(shards)),
       board_(board),
-      ready_(first_counter),
-      consumed_(first_counter + units.size()),
+      ready_(0),
+      consumed_(units.size()),
       missing_(units.size(), -1),
       posted_(units.size(), false),
       held_(units.size()),

@@ -27,10 +27,10 @@ struct UnitReduction {
 /// writes its gradient shard, in one pass. Units that are complete on every rank are reduced inside
 /// backward, whenever another one completes; the rest at its end.
 ///
-/// Every backward pass that produced a gradient is one round, on every rank. Counters on the board,
-/// from `first_counter`: unit u is ready in round k, then unit u is consumed in round k. A part is
-/// reused once all ranks have consumed it; that never deadlocks, because consuming waits only for
-/// counters of the same round, which every rank posts before it begins the next.
+/// Every backward pass that produced a gradient is one round, on every rank. Counters on the board:
+/// unit u is ready in round k, then unit u is consumed in round k. A part is reused once all ranks
+/// have consumed it; that never deadlocks, because consuming waits only for counters of the same
+/// round, which every rank posts before it begins the next.
 class GradientReducer {
  public:
   static std::size_t counters(std::size_t units) { return 2 * units; }
@@ -38,8 +38,7 @@ class GradientReducer {
   /// `shards[u]` are this rank's shard tensors of unit u in layout order; their .grad() is set.
   /// All references must outlive the reducer. Collective: allocates the arena.
   GradientReducer(comm::Group& group, std::vector<FlatUnit>& units,
-                  std::vector<std::vector<at::Tensor>> shards, comm::SignalBoard& board,
-                  std::size_t first_counter);
+                  std::vector<std::vector<at::Tensor>> shards, comm::SignalBoard& board);
 
   /// Takes the gradient of one parameter. Called inside backward.
   void add(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);

@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "fullshard/schedule/text.h"
 #include "fullshard/shard/fully_shard.h"
 #include "shard/describe.h"
 #include "shard/engine.h"
@@ -81,17 +82,27 @@ std::int64_t ShardedModule::parameter_count() const {
   return count;
 }
 
+std::string ShardedModule::schedule() const {
+  const schedule::Schedule* plan = engine_->follower().training_schedule();
+  return plan == nullptr ? "" : schedule::to_text(*plan);
+}
+
 std::string ShardedModule::describe() const { return shard::describe(*engine_); }
 
 const std::shared_ptr<torch::nn::Module>& ShardedModule::module() const {
-  return engine_->module();
+  return engine_->model().module;
 }
 
 const comm::Mesh& ShardedModule::mesh() const { return engine_->mesh(); }
 
 ShardedModule fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm::Mesh& mesh,
                           const FullyShardOptions& options) {
-  return ShardedModule(std::make_shared<Engine>(module, mesh, options));
+  return ShardedModule(std::make_shared<Engine>(tree_of(module), mesh, options));
+}
+
+ShardedModule fully_shard(const torch::jit::Module& module, const comm::Mesh& mesh,
+                          const FullyShardOptions& options) {
+  return ShardedModule(std::make_shared<Engine>(tree_of(module), mesh, options));
 }
 
 }  // namespace fullshard::shard

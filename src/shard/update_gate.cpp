@@ -15,7 +15,7 @@ void UpdateGate::begin_write() {
 }
 
 void UpdateGate::ensure_readable(const std::string& unit) {
-  if (readable_version_ == version_ && !writing_) return;
+  if (is_readable()) return;
   const Stopwatch watch(waited_seconds_);
   if (writing_) {
     writing_ = false;

@@ -28,6 +28,9 @@ class UpdateGate {
   /// Leaves the writing state if need be and waits until every rank's shard is complete.
   void ensure_readable(const std::string& unit);
 
+  /// Whether ensure_readable would return at once.
+  bool is_readable() const { return readable_version_ == version_ && !writing_; }
+
   /// Rounds finished or in progress; the step number that errors show.
   std::int64_t version() const { return version_; }
 

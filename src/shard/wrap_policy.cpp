@@ -1,108 +1,105 @@
 #include "fullshard/shard/wrap_policy.h"
 
-#include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/container/sequential.h>
-
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
+
+#include "fullshard/base/text.h"
 
 namespace fullshard::shard {
 namespace {
 
-using Seen = std::unordered_set<const void*>;
-
-void append_modules(const NamedModule& node, Seen& seen, std::vector<NamedModule>& out) {
-  if (!seen.insert(node.module.get()).second) return;
-  out.push_back(node);
-  for (const auto& child : node.module->named_children()) {
-    const std::string name = node.name.empty() ? child.key() : node.name + "." + child.key();
-    append_modules({name, child.value()}, seen, out);
-  }
-}
-
-std::int64_t elements(const torch::nn::Module& module) {
-  std::int64_t sum = 0;
-  for (const auto& parameter : module.parameters(/*recurse=*/true)) sum += parameter.numel();
-  return sum;
-}
-
 // Elements under `node` that no unit holds yet, after picking units among its descendants.
-std::int64_t pick_by_size(const NamedModule& node, bool is_root, std::int64_t min_params,
-                          Seen& counted, std::vector<NamedModule>& units) {
+std::int64_t pick_by_size(const ModelNode& node, std::int64_t min_params,
+                          std::unordered_set<const void*>& counted,
+                          std::vector<UnitChoice>& units) {
   std::int64_t left = 0;
-  for (const auto& parameter : node.module->parameters(/*recurse=*/false)) {
-    if (counted.insert(parameter.unsafeGetTensorImpl()).second) left += parameter.numel();
+  for (const NamedTensor& parameter : node.parameters) {
+    if (!parameter.tensor.defined()) continue;
+    if (counted.insert(parameter.tensor.unsafeGetTensorImpl()).second) {
+      left += parameter.tensor.numel();
+    }
   }
-  for (const auto& child : node.module->named_children()) {
-    const std::string name = node.name.empty() ? child.key() : node.name + "." + child.key();
-    left += pick_by_size({name, child.value()}, false, min_params, counted, units);
+  for (const ModelNode& child : node.children) {
+    left += pick_by_size(child, min_params, counted, units);
   }
+  const bool is_root = node.name.empty();
   if (is_root || left < min_params || left == 0) return left;
-  units.push_back(node);
+  units.push_back({node.name});
   return 0;
 }
 
-bool is_layer_list(const torch::nn::Module& module) {
-  if (dynamic_cast<const torch::nn::ModuleListImpl*>(&module) == nullptr &&
-      dynamic_cast<const torch::nn::SequentialImpl*>(&module) == nullptr) {
-    return false;
-  }
-  const auto children = module.children();
-  return std::count_if(children.begin(), children.end(),
-                       [](const auto& child) { return !child->parameters().empty(); }) >= 2;
-}
-
-std::vector<NamedModule> members_of_layer_lists(const NamedModule& root) {
-  std::vector<NamedModule> units;
-  for (const NamedModule& list : all_modules(root)) {
-    if (!is_layer_list(*list.module)) continue;
-    for (const auto& child : list.module->named_children()) {
-      if (child.value()->parameters().empty()) continue;
-      const std::string name = list.name.empty() ? child.key() : list.name + "." + child.key();
-      units.push_back({name, child.value()});
-    }
-  }
-  return units;
+bool holds_several_layers(const ModelNode& node) {
+  if (!node.is_layer_list) return false;
+  return std::count_if(node.children.begin(), node.children.end(),
+                       [](const ModelNode& child) { return child.elements() > 0; }) >= 2;
 }
 
 }  // namespace
 
-std::vector<NamedModule> all_modules(const NamedModule& root) {
-  std::vector<NamedModule> out;
-  Seen seen;
-  append_modules(root, seen, out);
-  return out;
-}
-
-WrapPolicy wrap_where(std::function<bool(const torch::nn::Module&)> matches) {
-  return [matches = std::move(matches)](const NamedModule& root) {
-    std::vector<NamedModule> units = all_modules(root);
-    std::erase_if(units, [&](const NamedModule& candidate) {
-      return candidate.module == root.module || !matches(*candidate.module);
+WrapPolicy wrap_where(std::function<bool(const ModelNode&)> matches) {
+  return [matches = std::move(matches)](const ModelNode& root) {
+    std::vector<UnitChoice> units;
+    for_each_node(root, [&](const ModelNode& node) {
+      if (!node.name.empty() && matches(node)) units.push_back({node.name});
     });
     return units;
   };
 }
 
+WrapPolicy wrap_named(std::vector<std::string> patterns) {
+  return wrap_where([patterns = std::move(patterns)](const ModelNode& node) {
+    return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+      return base::matches_glob(pattern, node.name);
+    });
+  });
+}
+
+WrapPolicy wrap_classes(std::vector<std::string> class_names) {
+  return wrap_where([names = std::move(class_names)](const ModelNode& node) {
+    return std::any_of(names.begin(), names.end(),
+                       [&](const std::string& name) { return node.class_name.ends_with(name); });
+  });
+}
+
 WrapPolicy size_based(std::int64_t min_params) {
-  return [min_params](const NamedModule& root) {
-    std::vector<NamedModule> units;
-    Seen counted;
-    pick_by_size(root, true, min_params, counted, units);
+  return [min_params](const ModelNode& root) {
+    std::vector<UnitChoice> units;
+    std::unordered_set<const void*> counted;
+    pick_by_size(root, min_params, counted, units);
     return units;
   };
 }
 
 WrapPolicy automatic() {
-  return [](const NamedModule& root) {
-    std::vector<NamedModule> units = members_of_layer_lists(root);
-    if (!units.empty()) return units;
-    return size_based(elements(*root.module) / 8)(root);
+  return [](const ModelNode& root) {
+    std::vector<UnitChoice> units;
+    for_each_node(root, [&](const ModelNode& node) {
+      if (!holds_several_layers(node)) return;
+      for (const ModelNode& child : node.children) {
+        if (child.elements() > 0) units.push_back({child.name});
+      }
+    });
+    return units.empty() ? size_based(root.elements() / 8)(root) : units;
   };
 }
 
 WrapPolicy root_only() {
-  return [](const NamedModule&) { return std::vector<NamedModule>{}; };
+  return [](const ModelNode&) { return std::vector<UnitChoice>{}; };
+}
+
+WrapPolicy with_groups(WrapPolicy base, std::vector<UnitChoice> groups) {
+  return [base = std::move(base), groups = std::move(groups)](const ModelNode& root) {
+    std::unordered_set<std::string> grouped;
+    for (const UnitChoice& group : groups) grouped.insert(group.begin(), group.end());
+    std::vector<UnitChoice> units = base(root);
+    for (UnitChoice& unit : units) {
+      std::erase_if(unit, [&](const std::string& name) { return grouped.contains(name); });
+    }
+    std::erase_if(units, [](const UnitChoice& unit) { return unit.empty(); });
+    units.insert(units.end(), groups.begin(), groups.end());
+    return units;
+  };
 }
 
 }  // namespace fullshard::shard

@@ -1,5 +1,7 @@
 #include "fullshard/shard/wrap_policy.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -22,7 +24,10 @@ struct Net : torch::nn::Module {
 
 std::vector<std::string> names(const WrapPolicy& policy) {
   std::vector<std::string> out;
-  for (const NamedModule& unit : policy({"", std::make_shared<Net>()})) out.push_back(unit.name);
+  const ModelTree model = tree_of(std::make_shared<Net>());
+  for (const UnitChoice& unit : policy(model.root)) {
+    out.push_back(fmt::format("{}", fmt::join(unit, "+")));
+  }
   return out;
 }
 
@@ -41,6 +46,17 @@ TEST(WrapPolicy, BySizeGroupsSmallChildrenIntoTheirParent) {
 
 TEST(WrapPolicy, AutomaticTakesTheMembersOfLayerLists) {
   EXPECT_THAT(names(automatic()), ElementsAre("stack.0", "stack.1", "stack.2"));
+}
+
+TEST(WrapPolicy, ByNameAndByClassName) {
+  EXPECT_THAT(names(wrap_named({"stack.?", "norm"})),
+              ElementsAre("stack.0", "stack.1", "stack.2", "norm"));
+  EXPECT_THAT(names(wrap_classes({"LayerNormImpl"})), ElementsAre("norm"));
+}
+
+TEST(WrapPolicy, GroupsTakeTheirModulesOutOfOtherUnits) {
+  EXPECT_THAT(names(with_groups(automatic(), {{"stack.2", "norm"}})),
+              ElementsAre("stack.0", "stack.1", "stack.2+norm"));
 }
 
 TEST(WrapPolicy, RootOnlyPicksNothing) { EXPECT_THAT(names(root_only()), IsEmpty()); }

@@ -12,16 +12,16 @@
 
 namespace fullshard::comm {
 
-/// Memory that every rank of a group on this host sees. Zero-filled when allocated; pages cost memory
-/// only once touched. The mapping lives as long as the object, on each rank by itself.
+/// Memory that every rank of a group on this host sees. Zero-filled when allocated; pages cost
+/// memory only once touched. The mapping lives as long as the object, on each rank by itself.
 class SharedSegment {
  public:
   virtual ~SharedSegment() = default;
   virtual std::byte* data() = 0;
   virtual std::size_t size() const = 0;
 
-  /// Gives the pages that lie wholly inside [offset, offset + bytes) back to the system, for all ranks;
-  /// they read as zero afterwards. No rank may be using them.
+  /// Gives the pages that lie wholly inside [offset, offset + bytes) back to the system, for all
+  /// ranks; they read as zero afterwards. No rank may be using them.
   virtual void discard(std::size_t offset, std::size_t bytes) = 0;
 };
 
@@ -41,8 +41,9 @@ class SignalBoard {
   /// Whether every rank's counter `index` is at least `value`.
   virtual bool reached(std::size_t index, std::uint64_t value) const = 0;
 
-  /// Waits until reached(index, value). Throws base::Error kTimeout naming `operation`, the tag's unit
-  /// and step, and the ranks that have not arrived, or kPeerLost as soon as one of them is gone.
+  /// Waits until reached(index, value). Throws base::Error kTimeout naming `operation`, the tag's
+  /// unit and step, and the ranks that have not arrived, or kPeerLost as soon as one of them is
+  /// gone.
   virtual void wait(std::size_t index, std::uint64_t value, std::string_view operation,
                     const OpTag& tag) = 0;
 };
@@ -61,13 +62,14 @@ class Group {
   virtual int size() const = 0;
   virtual const CommOptions& options() const = 0;
 
-  /// Concatenates every rank's `mine` in rank order into `all`. `counts[r]` is the number of elements
-  /// of rank r; empty means all ranks give mine.count. `mine` may be the own part of `all`.
+  /// Concatenates every rank's `mine` in rank order into `all`. `counts[r]` is the number of
+  /// elements of rank r; empty means all ranks give mine.count. `mine` may be the own part of
+  /// `all`.
   virtual Work all_gather(ConstBuffer mine, Buffer all, std::span<const std::int64_t> counts,
                           const OpTag& tag) = 0;
 
-  /// Combines all ranks' `all` and gives each rank its part in `mine`: `counts[r]` elements for rank r,
-  /// empty means equal parts of mine.count.
+  /// Combines all ranks' `all` and gives each rank its part in `mine`: `counts[r]` elements for
+  /// rank r, empty means equal parts of mine.count.
   virtual Work reduce_scatter(ConstBuffer all, Buffer mine, ReduceOp op,
                               std::span<const std::int64_t> counts, const OpTag& tag) = 0;
 
@@ -96,13 +98,13 @@ class Group {
   virtual std::unique_ptr<SignalBoard> allocate_signals(std::size_t counters,
                                                         std::string_view purpose) = 0;
 
-  /// Collective over this group, with the same list on every rank: a group of the given ranks, numbered
-  /// there in the order of the list. Ranks that are not in the list get null. Errors of the new group
-  /// speak of ranks by their numbers in the world.
+  /// Collective over this group, with the same list on every rank: a group of the given ranks,
+  /// numbered there in the order of the list. Ranks that are not in the list get null. Errors of
+  /// the new group speak of ranks by their numbers in the world.
   virtual std::shared_ptr<Group> subgroup(std::span<const int> ranks) = 0;
 
-  /// Tells the other ranks that this one is leaving because of an error: their waits throw kPeerLost
-  /// with `reason` at once. Never blocks, never throws.
+  /// Tells the other ranks that this one is leaving because of an error: their waits throw
+  /// kPeerLost with `reason` at once. Never blocks, never throws.
   virtual void abort(std::string_view reason) noexcept = 0;
 };
 

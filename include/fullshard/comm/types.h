@@ -9,8 +9,9 @@
 
 namespace fullshard::comm {
 
-/// How elements of all ranks are combined. Sums run in rank order, fp16 and bf16 in fp32 accumulators,
-/// so the same inputs give the same bits on every run. kMean divides by the number of ranks.
+/// How elements of all ranks are combined. Sums run in rank order, fp16 and bf16 in fp32
+/// accumulators, so the same inputs give the same bits on every run. kMean divides by the number of
+/// ranks.
 enum class ReduceOp { kSum, kMean, kMin, kMax };
 
 /// A contiguous run of elements that a collective reads. The caller keeps it alive and unchanged
@@ -27,13 +28,15 @@ struct Buffer {
   std::int64_t count = 0;
   base::DType dtype = base::DType::kFloat32;
 
-  operator ConstBuffer() const { return {data, count, dtype}; }  // NOLINT(google-explicit-constructor)
+  operator ConstBuffer() const {
+    return {data, count, dtype};
+  }  // NOLINT(google-explicit-constructor)
 };
 
 /// What an operation is about, for error messages: which unit of the model and which training step.
 struct OpTag {
-  std::string unit;         ///< user's dotted name, empty when not about a unit
-  std::int64_t step = -1;   ///< -1 when not inside a step
+  std::string unit;        ///< user's dotted name, empty when not about a unit
+  std::int64_t step = -1;  ///< -1 when not inside a step
 };
 
 /// Behaviour of a group's waits.
@@ -44,9 +47,9 @@ struct CommOptions {
   /// Time spent spinning before a wait sleeps in the kernel. More costs CPU time that another rank
   /// on the same core could use; less costs a few microseconds of latency.
   base::Duration spin = std::chrono::microseconds(20);
-  /// Bytes of memory that each rank stages data in during a collective, twice. A larger operation runs
-  /// in rounds of this size: more bytes mean fewer meetings, less means that the data stays in the
-  /// cache. Rank 0's value holds for the group. A multiple of 64, from 4 KiB. Default: 512 KiB.
+  /// Bytes of memory that each rank stages data in during a collective, twice. A larger operation
+  /// runs in rounds of this size: more bytes mean fewer meetings, less means that the data stays in
+  /// the cache. Rank 0's value holds for the group. A multiple of 64, from 4 KiB. Default: 512 KiB.
   std::size_t staging = std::size_t{512} << 10;
 };
 

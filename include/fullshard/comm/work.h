@@ -15,7 +15,8 @@ class Work {
   /// An operation that `finish` completes; it runs at most once, in the thread of the first wait().
   explicit Work(std::function<void()> finish);
 
-  /// Returns when the operation is complete. Rethrows the operation's error, each time it is called.
+  /// Returns when the operation is complete. Rethrows the operation's error, each time it is
+  /// called.
   void wait();
 
   /// Whether wait() would return without doing anything.

@@ -8,23 +8,31 @@
 namespace fullshard::comm {
 
 /// All ranks of a job, as one of them sees it. Value type; copies refer to the same job.
-/// With one rank every collective is an identity, so user code never asks whether it is distributed.
+/// With one rank every collective is an identity, so user code never asks whether it is
+/// distributed.
 class World {
  public:
   /// Joins the world this process was launched into; see comm/init.h. It lies in libfullshard.so,
   /// because it needs libtorch's store, which the rest of this room does not.
   static World init(const CommOptions& options = {});
 
-  /// A world over groups that a backend made.
-  World(Mesh mesh, int local_rank, int local_size);
+  /// A world whose ranks are those of `group`, which a backend made; `self` is a group of this rank
+  /// alone.
+  World(std::shared_ptr<Group> group, std::shared_ptr<Group> self, int local_rank, int local_size);
 
-  int rank() const { return mesh_.shard->rank(); }
-  int size() const { return mesh_.shard->size(); }
+  int rank() const { return mesh_.all->rank(); }
+  int size() const { return mesh_.all->size(); }
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
 
-  Group& group() const { return *mesh_.shard; }
+  Group& group() const { return *mesh_.all; }
+
+  /// All ranks as one shard group.
   const Mesh& mesh() const { return mesh_; }
+
+  /// Collective. Ranks [k * shard, (k + 1) * shard) form the k-th shard group. Throws
+  /// base::Error(kInvalidArgument) when replicate times shard is not the number of ranks.
+  Mesh mesh(const MeshOptions& options) const;
 
  private:
   Mesh mesh_;

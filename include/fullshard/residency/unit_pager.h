@@ -24,6 +24,9 @@ class UnitSource {
   /// Blocks until every rank's shard is in place and returns the whole unit's memory.
   virtual std::byte* gather() = 0;
 
+  /// Whether what gather() returned last is still what it would return.
+  virtual bool is_current() const = 0;
+
   /// The memory that gather returned is not used any more.
   virtual void release() = 0;
 };
@@ -34,13 +37,20 @@ struct PagedParameter {
   std::size_t offset = 0;  ///< bytes from the start of the unit's memory
 };
 
+/// How long a unit stays once it is gathered.
+enum class Stay {
+  kBySchedule,  ///< evicted when the schedule says so
+  kForGood,     ///< kept until release(); gathered anew when its source is not current
+  kNeverAway,   ///< mapped when added, the rank's own memory: never gathered nor evicted
+};
+
 /// A set of parameters that are gathered and evicted together.
 struct PagedUnit {
   std::string name;
   std::int64_t bytes = 0;
   std::vector<PagedParameter> parameters;
   std::unique_ptr<UnitSource> source;
-  bool always_resident = false;  ///< mapped when added and never evicted
+  Stay stay = Stay::kBySchedule;
 };
 
 /// What the pager counted for one unit.
@@ -86,6 +96,7 @@ class UnitPager final : public Pager {
   const schedule::Follower& follower() const { return follower_; }
 
  private:
+  void touch_kept(int unit);
   void touch_in_step(int unit, schedule::Phase phase);
   void touch_without_gradients(int unit);
   void close_inference();

@@ -14,6 +14,11 @@ namespace fullshard::shard {
 ShardedModule fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm::Mesh& mesh,
                           const FullyShardOptions& options = {});
 
+/// The same for a TorchScript module, for instance one exported from Python. Save it inside
+/// `unsharded()`: module.save(path) writes a file that Python loads.
+ShardedModule fully_shard(const torch::jit::Module& module, const comm::Mesh& mesh,
+                          const FullyShardOptions& options = {});
+
 /// The same for a module holder such as the ones TORCH_MODULE makes.
 template <typename Contained>
 ShardedModule fully_shard(const torch::nn::ModuleHolder<Contained>& holder, const comm::Mesh& mesh,

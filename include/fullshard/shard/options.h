@@ -1,16 +1,32 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "fullshard/layout/parameter.h"
 #include "fullshard/shard/wrap_policy.h"
 
 namespace fullshard::shard {
 
 /// What is split over the ranks of the shard group. Names and meaning follow PyTorch FSDP.
+/// On a mesh with replicas, gradients are averaged over all ranks whatever the strategy.
 enum class ShardingStrategy {
-  FULL_SHARD,     ///< parameters, gradients, optimizer state; parameters evicted after forward
+  FULL_SHARD,     ///< parameters, gradients, optimizer state; parameters leave after forward
   SHARD_GRAD_OP,  ///< the same, but parameters stay gathered from forward to the end of backward
-  NO_SHARD,       ///< every rank holds everything; only gradients are averaged (data parallel)
+  NO_SHARD,       ///< every rank holds everything; gradients are averaged (data parallel)
+  HYBRID_SHARD,   ///< FULL_SHARD inside the mesh's shard group, replicated over the others
+  SHARD_OPTIMIZER_ONLY,  ///< parameters stay gathered for good; one gather after each update
+};
+
+/// What holds for the parameters whose dotted names match a pattern.
+struct ParameterRule {
+  std::string pattern;                       ///< `*` any run of characters, `?` any one
+  std::optional<ShardingStrategy> strategy;  ///< absent: the model's
+  std::optional<layout::Atom> atom;          ///< where it may be cut; absent: at any element
+  std::int64_t rows_per_atom = 1;            ///< with Atom::kRow: rows of one head, one expert
+  bool ignore = false;  ///< left alone: not sharded, not paged, its gradient not averaged
 };
 
 /// How a model is sharded. The defaults suit a model that nobody has tuned.
@@ -22,13 +38,34 @@ struct FullyShardOptions {
   /// Less sharding means more memory and fewer gathers. Default: everything sharded.
   ShardingStrategy sharding_strategy = ShardingStrategy::FULL_SHARD;
 
+  /// Exceptions by parameter; the first rule that matches counts. A pattern that matches no
+  /// parameter is an error. Parameters of one unit with different strategies are gathered apart.
+  std::vector<ParameterRule> rules = {};
+
   /// Start from rank 0's parameters and buffers on every rank. Off, each rank gives its own shard
   /// of what it holds, and ranks whose values differ are an error. Default: on.
   bool sync_module_states = true;
 
+  /// Share of each rank of the shard group, relative to the others; empty for equal shares. A rank
+  /// with less memory gets less; one with 0 owns nothing.
+  std::vector<double> shard_weights = {};
+
+  /// Parameters of fewer elements are not cut but owned whole by one rank. More saves small pieces,
+  /// at the price of uneven shares.
+  std::int64_t min_shard_elements = 0;
+
   /// Upper bound of bytes gathered at once on a rank, 0 for none. A bound that cannot hold one unit
   /// is an error; a tight one costs additional gathers.
   std::int64_t max_unsharded_bytes = 0;
+
+  /// Units, by name patterns, that stay gathered from first use to the end of the step: one gather
+  /// instead of two, at the price of their memory.
+  std::vector<std::string> keep_gathered = {};
+
+  /// Units gathered ahead of use. 0 gathers on touch; 1 hides a gather behind one unit's
+  /// computation where gathering moves bytes, and holds one unit more. Sharing a host's memory, it
+  /// gains nothing.
+  int prefetch = 0;
 };
 
 }  // namespace fullshard::shard

@@ -106,6 +106,11 @@ class ShardedModule {
   /// A table of units and parameters: dtype, shape, owner ranges, bytes, strategy.
   std::string describe() const;
 
+  /// The plan that training steps follow now, as schedule/text.h writes it; empty before the end of
+  /// the first step.
+  std::string schedule() const;
+
+  /// The module that was sharded; null for a TorchScript module.
   const std::shared_ptr<torch::nn::Module>& module() const;
   const comm::Mesh& mesh() const;
 

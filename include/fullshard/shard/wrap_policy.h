@@ -1,38 +1,39 @@
 #pragma once
 
-#include <torch/nn/module.h>
-
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "fullshard/shard/model_tree.h"
+
 namespace fullshard::shard {
 
-/// A module of the model with its dotted name; the root's name is empty.
-struct NamedModule {
-  std::string name;
-  std::shared_ptr<torch::nn::Module> module;
-};
+/// The modules, by dotted name, that one unit takes: usually one.
+using UnitChoice = std::vector<std::string>;
 
 /// Picks the modules that become units. Parameters outside every picked module form the root unit;
-/// a picked module inside another one is a unit of its own.
-using WrapPolicy = std::function<std::vector<NamedModule>(const NamedModule& root)>;
-
-/// The root and every module under it, parents before children, each module once.
-std::vector<NamedModule> all_modules(const NamedModule& root);
+/// a picked module inside another one is a unit of its own. A name that is no module is an error.
+using WrapPolicy = std::function<std::vector<UnitChoice>(const ModelNode& root)>;
 
 /// Every module for which `matches` holds, except the root.
-WrapPolicy wrap_where(std::function<bool(const torch::nn::Module&)> matches);
+WrapPolicy wrap_where(std::function<bool(const ModelNode&)> matches);
 
 /// Every module of one of the given classes, for instance wrap_modules<BlockImpl>().
 template <typename... Modules>
 WrapPolicy wrap_modules() {
-  return wrap_where([](const torch::nn::Module& module) {
-    return (... || (dynamic_cast<const Modules*>(&module) != nullptr));
+  return wrap_where([](const ModelNode& node) {
+    return (... || (dynamic_cast<const Modules*>(node.module) != nullptr));
   });
 }
+
+/// Every module whose dotted name matches one of the patterns (`*` any run of characters, `?` any
+/// one).
+WrapPolicy wrap_named(std::vector<std::string> patterns);
+
+/// Every module whose class name ends in one of the given: for models exported from Python, whose
+/// classes have names such as "__torch__.model.Block".
+WrapPolicy wrap_classes(std::vector<std::string> class_names);
 
 /// Bottom up, every module whose parameters outside already picked modules number at least
 /// `min_params` elements.
@@ -44,5 +45,9 @@ WrapPolicy automatic();
 
 /// No unit but the root: everything is gathered at once. For tests and very small models.
 WrapPolicy root_only();
+
+/// What `base` picks, and each of `groups`, given as module names, as one unit. Modules of a group
+/// are taken out of the units that `base` made of them.
+WrapPolicy with_groups(WrapPolicy base, std::vector<UnitChoice> groups);
 
 }  // namespace fullshard::shard

@@ -30,7 +30,7 @@ World make_shm_world(int rank, int size, int local_rank, Exchange& exchange,
                                                    std::move(fabric), options);
   auto group = std::make_shared<shared::SharedGroup>(std::move(session));
   group->barrier({"joining the world", -1});
-  return World({std::move(group), local::make_single_group(rank, options)}, local_rank, size);
+  return World(std::move(group), local::make_single_group(rank, options), local_rank, size);
 }
 
 }  // namespace fullshard::comm

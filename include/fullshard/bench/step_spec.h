@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fullshard::bench {
+
+/// A GPT with a tied head, and the batch that one rank trains on.
+struct StepShape {
+  std::int64_t layers = 12;
+  std::int64_t dim = 768;
+  std::int64_t heads = 12;
+  std::int64_t vocab = 50304;
+  std::int64_t seq = 256;
+  std::int64_t batch = 2;  ///< sequences a rank
+};
+
+/// a: GPT-2 124M, sequences of 256, batch 2; b: the same, 128, batch 1; c: 10.8M parameters, 256,
+/// batch 4. Throws base::Error(kUsage) for any other name.
+StepShape named_shape(std::string_view name);
+
+/// The names that named_shape takes.
+std::vector<std::string> shape_names();
+
+/// The strategies that can be measured, as shard::ShardingStrategy names them.
+std::vector<std::string> strategy_names();
+
+/// One measurement, in one process or in one a rank.
+struct StepSpec {
+  StepShape shape;
+  bool sharded = true;
+  /// Ranks and threads of each when sharded. Unsharded, one process with ranks x threads threads
+  /// trains on the batches of all ranks: the same work on the same cores.
+  int ranks = 2;
+  int threads = 1;
+  std::string strategy = "FULL_SHARD";  ///< one of strategy_names()
+  int steps = 6;                        ///< the first one warms up and is not measured
+  std::string memory_gate;              ///< folder of a MemoryGate; empty = do not stop there
+};
+
+int process_count(const StepSpec& spec);
+int threads_per_process(const StepSpec& spec);
+
+/// Throws base::Error(kUsage) naming the field that cannot be used and what would be right.
+void validate(const StepSpec& spec);
+
+std::string to_json(const StepSpec& spec);
+
+/// Reads what to_json wrote, all of it. Throws base::Error(kConfiguration).
+StepSpec parse_step_spec(std::string_view json);
+
+}  // namespace fullshard::bench

@@ -1,0 +1,229 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "fullshard/base/error.h"
+#include "fullshard/schedule/simulate.h"
+#include "fullshard/schedule/text.h"
+#include "support/training.h"
+
+// Strategies beyond the plain ones: replicas, per-parameter rules, atoms, weights, limits.
+
+namespace fullshard::shard {
+namespace {
+
+using testing::expect_match;
+using ::testing::HasSubstr;
+using testing::TrainOptions;
+
+const testing::Problem kTask = testing::gpt_problem(17, 6, 3, /*tied=*/true);
+const TrainOptions kOptions{.steps = 4, .max_norm = 0.5};
+
+void expect_equal_to_reference(int ranks, const comm::MeshOptions& mesh_options,
+                               const FullyShardOptions& sharding) {
+  const StateDict expected = testing::train_reference(kTask, kOptions);
+  comm::run_as_threads(ranks, [&](comm::World& world) {
+    const comm::Mesh mesh = world.mesh(mesh_options);
+    const auto model = kTask.build();
+    const auto sharded = fully_shard(model, mesh, sharding);
+    testing::train_steps(*model, sharded, world, kTask, kOptions);
+    expect_match(sharded.full_state_dict(), expected, 1e-10);
+  });
+}
+
+TEST(Strategy, HybridEqualsUnsharded) {
+  expect_equal_to_reference(4, {.replicate = 2},
+                            {.sharding_strategy = ShardingStrategy::HYBRID_SHARD});
+  expect_equal_to_reference(4, {.replicate = 4},
+                            {.sharding_strategy = ShardingStrategy::HYBRID_SHARD});
+  expect_equal_to_reference(4, {.replicate = 2},
+                            {.sharding_strategy = ShardingStrategy::SHARD_GRAD_OP});
+}
+
+TEST(Strategy, HybridStartsFromRank0OnEveryReplica) {
+  const StateDict expected = testing::parameters_of(*kTask.build());
+  comm::run_as_threads(4, [&](comm::World& world) {
+    const auto model = kTask.build();
+    {
+      const at::NoGradGuard no_grad;
+      for (at::Tensor& parameter : testing::unique_parameters(*model)) parameter.add_(world.rank());
+    }
+    const auto sharded = fully_shard(model, world.mesh({.replicate = 2}));
+    testing::expect_bitwise_equal(testing::parameters_of(*model), expected);
+  });
+}
+
+TEST(Strategy, HybridNeedsReplicas) {
+  comm::World world = comm::single_rank();
+  try {
+    fully_shard(kTask.build(), world.mesh(), {.sharding_strategy = ShardingStrategy::HYBRID_SHARD});
+    FAIL();
+  } catch (const base::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("replicate"));
+  }
+}
+
+TEST(Strategy, OptimizerOnlyGathersOnceAnUpdate) {
+  expect_equal_to_reference(3, {}, {.sharding_strategy = ShardingStrategy::SHARD_OPTIMIZER_ONLY});
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = kTask.build();
+    const auto sharded = fully_shard(model, world.mesh(),
+                                     {.sharding_strategy = ShardingStrategy::SHARD_OPTIMIZER_ONLY});
+    testing::train_steps(*model, sharded, world, kTask, kOptions);
+    std::int64_t total = 0;
+    for (const UnitCounters& unit : sharded.counters().units) {
+      EXPECT_EQ(unit.all_gathers, kOptions.steps) << unit.name;
+      total += unit.bytes;
+    }
+    EXPECT_EQ(sharded.counters().live_unsharded_bytes, total);
+    sharded.release();
+    EXPECT_EQ(sharded.counters().live_unsharded_bytes, 0);
+  });
+}
+
+TEST(Strategy, RulesGiveParametersAStrategyOfTheirOwn) {
+  const std::vector<ParameterRule> rules = {
+      {.pattern = "*norm*", .strategy = ShardingStrategy::NO_SHARD},
+      {.pattern = "blocks.1.*", .strategy = ShardingStrategy::SHARD_GRAD_OP},
+      {.pattern = "blocks.2.up.weight", .atom = layout::Atom::kRow, .rows_per_atom = 4},
+      {.pattern = "*bias", .atom = layout::Atom::kParameter}};
+  expect_equal_to_reference(3, {}, {.rules = rules});
+  expect_equal_to_reference(4, {.replicate = 2}, {.rules = rules});
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = kTask.build();
+    const std::string table = fully_shard(model, world.mesh(), {.rules = rules}).describe();
+    EXPECT_THAT(table, HasSubstr("blocks.1 [Double, SHARD_GRAD_OP]"));
+    EXPECT_THAT(table, HasSubstr("norm.weight  [6]  all ranks"));
+  });
+}
+
+TEST(Strategy, AtomsAreNeverCut) {
+  comm::run_as_threads(3, [&](comm::World& world) {
+    const auto task = testing::mlp_problem({16, 24, 5});
+    const auto model = task.build();
+    const auto sharded = fully_shard(
+        model, world.mesh(),
+        {.rules = {{.pattern = "*.weight", .atom = layout::Atom::kRow, .rows_per_atom = 2}},
+         .min_shard_elements = 100});
+    for (const auto& shard : sharded.named_parameters()) {
+      if (shard.name.ends_with("weight")) {
+        EXPECT_EQ(shard.begin % (2 * shard.global_shape[1]), 0) << shard.name;
+      } else {
+        EXPECT_TRUE(shard.begin == shard.end || shard.end - shard.begin == shard.global_shape[0]);
+      }
+    }
+  });
+}
+
+TEST(Strategy, WeightsDivideUnequally) {
+  expect_equal_to_reference(3, {}, {.shard_weights = {3, 1, 0}});
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto task = testing::mlp_problem({64, 64, 64});
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, world.mesh(), {.shard_weights = {3, 1}});
+    std::vector<std::int64_t> bytes(2);
+    const std::int64_t mine = sharded.counters().parameter_shard_bytes;
+    world.group()
+        .all_gather({&mine, 1, base::DType::kInt64}, {bytes.data(), 2, base::DType::kInt64}, {}, {})
+        .wait();
+    EXPECT_NEAR(static_cast<double>(bytes[0]) / static_cast<double>(bytes[1]), 3, 0.1);
+  });
+}
+
+TEST(Strategy, IgnoredParametersAreLeftAlone) {
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = kTask.build();
+    const auto sharded =
+        fully_shard(model, world.mesh(), {.rules = {{.pattern = "norm.*", .ignore = true}}});
+    for (const auto& shard : sharded.named_parameters()) {
+      EXPECT_FALSE(shard.name.starts_with("norm."));
+    }
+    const auto batch = testing::rows_of_rank(kTask.batch(0), world.rank(), world.size());
+    model->loss(batch.x, batch.y).backward();
+    EXPECT_GT(model->named_parameters()["norm.weight"].grad().norm().item<double>(), 0);
+  });
+}
+
+TEST(Strategy, ARuleThatMatchesNothingNamesTheNearest) {
+  comm::World world = comm::single_rank();
+  try {
+    fully_shard(kTask.build(), world.mesh(), {.rules = {{.pattern = "blocks.0.up.wieght"}}});
+    FAIL();
+  } catch (const base::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'blocks.0.up.weight'"));
+  }
+}
+
+TEST(Strategy, B15_AModuleOfAGroupedUnitIsUsedAgain) {
+  const FullyShardOptions sharding{.auto_wrap_policy =
+                                       with_groups(automatic(), {{"norm", "head"}})};
+  expect_equal_to_reference(2, {}, sharding);
+}
+
+TEST(Strategy, AMeshThatDoesNotFitIsAnError) {
+  comm::run_as_threads(3, [&](comm::World& world) {
+    EXPECT_THROW(world.mesh({.replicate = 2}), base::Error);
+    EXPECT_THROW(world.mesh({.replicate = 0}), base::Error);
+  });
+}
+
+TEST(Schedule, SimulatedAndRealPeaksAreEqual) {
+  for (const int prefetch : {0, 1}) {
+    comm::run_as_threads(2, [&](comm::World& world) {
+      const auto model = kTask.build();
+      const auto sharded = fully_shard(model, world.mesh(), {.prefetch = prefetch});
+      testing::train_steps(*model, sharded, world, kTask, {.steps = 2});
+      sharded.reset_peak();
+      const Counters before = sharded.counters();
+      testing::train_steps(*model, sharded, world, kTask, {.steps = 1});
+      const Counters after = sharded.counters();
+      std::vector<std::int64_t> bytes;
+      for (const UnitCounters& unit : after.units) bytes.push_back(unit.bytes);
+      const auto simulated = schedule::simulate(schedule::parse(sharded.schedule()), bytes);
+      EXPECT_EQ(after.peak_unsharded_bytes, simulated.peak_bytes);
+      EXPECT_EQ(after.all_gathers - before.all_gathers, simulated.gathers);
+    });
+  }
+}
+
+TEST(Schedule, TheLimitHolds) {
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = kTask.build();
+    const auto probe = kTask.build();
+    std::int64_t largest = 0;
+    for (const UnitCounters& unit : fully_shard(probe, world.mesh()).counters().units) {
+      largest = std::max(largest, unit.bytes);
+    }
+    const auto sharded = fully_shard(
+        model, world.mesh(),
+        {.sharding_strategy = ShardingStrategy::SHARD_GRAD_OP, .max_unsharded_bytes = 2 * largest});
+    testing::train_steps(*model, sharded, world, kTask, kOptions);
+    EXPECT_LE(sharded.counters().peak_unsharded_bytes, 2 * largest);
+    EXPECT_THROW(fully_shard(kTask.build(), world.mesh(), {.max_unsharded_bytes = largest - 1}),
+                 base::Error);
+  });
+}
+
+TEST(Schedule, P3_AUnitKeptGatheredIsGatheredOnceAStep) {
+  const StateDict expected = testing::train_reference(kTask, {.steps = 5});
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = kTask.build();
+    const auto sharded = fully_shard(model, world.mesh(), {.keep_gathered = {"blocks.1"}});
+    testing::train_steps(*model, sharded, world, kTask, {.steps = 2});
+    const Counters before = sharded.counters();
+    const auto again = kTask.build();
+    const auto whole = fully_shard(again, world.mesh(), {.keep_gathered = {"blocks.1"}});
+    testing::train_steps(*again, whole, world, kTask, {.steps = 5});
+    expect_match(whole.full_state_dict(), expected, 1e-10);  // never stale
+    testing::train_steps(*model, sharded, world, kTask, {.steps = 3});
+    const Counters after = sharded.counters();
+    for (std::size_t u = 0; u < after.units.size(); ++u) {
+      const std::int64_t gathers = after.units[u].all_gathers - before.units[u].all_gathers;
+      EXPECT_EQ(gathers, after.units[u].name == "blocks.1" ? 3 : 6) << after.units[u].name;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace fullshard::shard
