@@ -12,8 +12,6 @@
 
 #include <cstdio>
 
-using torch::nn::functional::binary_cross_entropy_with_logits;
-
 int main() {
   auto world = fullshard::World::init();
   torch::manual_seed(1);
@@ -30,12 +28,12 @@ int main() {
   const auto my_labels = labels.chunk(world.size()).at(world.rank());
   const auto whole_loss = [&] {
     torch::NoGradGuard no_grad;
-    return binary_cross_entropy_with_logits(model->forward(points), labels).item<double>();
+    return torch::binary_cross_entropy_with_logits(model->forward(points), labels).item<double>();
   };
 
   const double before = whole_loss();
   for (int step = 0; step < 200; ++step) {
-    binary_cross_entropy_with_logits(model->forward(my_points), my_labels).backward();
+    torch::binary_cross_entropy_with_logits(model->forward(my_points), my_labels).backward();
     sharded.clip_grad_norm_(1.0);
     optimizer.step();
     sharded.zero_grad();
