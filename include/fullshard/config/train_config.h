@@ -48,8 +48,8 @@ struct ModelConfig {
 
 struct TrainingConfig {
   std::int64_t seed = 0;
-  std::int64_t steps = 400;
-  int seq_len = 128;
+  std::int64_t steps = 900;
+  int seq_len = 64;
   int global_batch_size =
       32;  ///< sequences in one optimizer step, over all ranks and micro-batches
   int gradient_accumulation_steps = 1;
@@ -59,7 +59,7 @@ struct TrainingConfig {
 
 struct OptimizerConfig {
   std::string name = "adamw";
-  double lr = 2e-3;
+  double lr = 5e-3;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
@@ -68,8 +68,8 @@ struct OptimizerConfig {
 };
 
 struct LrSchedulerConfig {
-  std::int64_t warmup_steps = 20;
-  double min_lr_factor = 0.1;
+  std::int64_t warmup_steps = 50;
+  double min_lr_factor = 0.05;
 };
 
 struct ParallelismConfig {
@@ -91,12 +91,12 @@ struct DataConfig {
 
 struct ValidationConfig {
   bool enable = true;
-  std::int64_t freq = 100;
+  std::int64_t freq = 300;
   int steps = 8;
 };
 
 struct MetricsConfig {
-  std::int64_t log_freq = 10;
+  std::int64_t log_freq = 25;
   std::string jsonl;  ///< empty = no file
   Toggle progress = Toggle::kAuto;
 };
