@@ -43,9 +43,11 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Collectives, ::testing::ValuesIn(cases()), [](const auto& info) {
-  return name_of(info.param.backend) + std::to_string(info.param.size);
-});
+INSTANTIATE_TEST_SUITE_P(Backends, Collectives, ::testing::ValuesIn(cases()),
+                         [](const auto& instance) {
+                           return name_of(instance.param.backend) +
+                                  std::to_string(instance.param.size);
+                         });
 
 // Elements per rank: none, one, odd, a multiple of nothing, more than fits the staging area.
 const std::vector<std::int64_t> kCounts = {0, 1, 7, 65, 1024, 5003};

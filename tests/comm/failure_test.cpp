@@ -36,7 +36,7 @@ class Failures : public ::testing::TestWithParam<Backend> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Backends, Failures, ::testing::ValuesIn(backends()),
-                         [](const auto& info) { return name_of(info.param); });
+                         [](const auto& instance) { return name_of(instance.param); });
 
 std::string text_of(const Error& error) { return error.what(); }
 

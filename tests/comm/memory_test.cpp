@@ -27,7 +27,7 @@ class SharedMemory : public ::testing::TestWithParam<Backend> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Backends, SharedMemory, ::testing::ValuesIn(backends()),
-                         [](const auto& info) { return name_of(info.param); });
+                         [](const auto& instance) { return name_of(instance.param); });
 
 std::byte mark(int rank, std::size_t i) {
   return static_cast<std::byte>((static_cast<std::size_t>(rank) * 31 + i * 7) % 251 + 1);
@@ -229,8 +229,9 @@ TEST_P(SharedMemory, GroupsOfARankWorkAtTheSameTime) {
         for (std::int64_t i = 0; i < 3000; ++i) {
           ASSERT_EQ(values.get(i), static_cast<double>(scale * (3 * i + 3)));
         }
-        if (round % 20 == 0)
-          group.allocate_shared(64, "while others work")->data()[0] = std::byte{1};
+        if (round % 20 == 0) {
+          group.allocate_shared(64, "while others work")->data()[group.rank()] = std::byte{1};
+        }
       }
     };
     std::jthread other(work, std::ref(*second), 5);

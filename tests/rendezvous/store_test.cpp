@@ -94,7 +94,7 @@ class AnyStore : public ::testing::TestWithParam<Kind> {
 INSTANTIATE_TEST_SUITE_P(Kinds, AnyStore,
                          ::testing::Values(Kind{"Memory", memory_views}, Kind{"Tcp", tcp_views},
                                            Kind{"File", file_views}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& instance) { return instance.param.name; });
 
 TEST_P(AnyStore, OneRankReadsWhatAnotherWrote) {
   const std::string bytes("a\0b\nc", 5);

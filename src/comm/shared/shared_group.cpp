@@ -64,8 +64,6 @@ Work SharedGroup::all_gather(ConstBuffer mine, Buffer all, std::span<const std::
   record.count = parts.total;
   record.set_counts(parts.counts);
   CollectiveCall call(*session_, busy_, record);
-  const auto own = static_cast<std::size_t>(rank());
-  copy({all.data, parts.offsets[own]}, {mine.data}, mine.count, all.dtype);
   const std::int64_t step = staged_elements(all.dtype, 1);
   for (std::int64_t begin = 0; size() > 1 && (begin == 0 || begin < parts.longest); begin += step) {
     copy({staging(rank())}, {mine.data, begin}, slice(mine.count, begin, step), all.dtype);
@@ -78,6 +76,8 @@ Work SharedGroup::all_gather(ConstBuffer mine, Buffer all, std::span<const std::
     }
     half_ ^= 1U;
   }
+  const auto own = static_cast<std::size_t>(rank());
+  copy({all.data, parts.offsets[own]}, {mine.data}, mine.count, all.dtype);
   call.finish();
   return {};
 }
