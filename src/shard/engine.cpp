@@ -230,6 +230,7 @@ void Engine::attach() {
   }
   reducer_ =
       std::make_unique<GradientReducer>(*mesh_.all, units_, std::move(by_unit), *gradient_board_);
+  reducer_->set_divide_factor(options_.gradient_divide_factor);
 }
 
 at::Tensor Engine::make_shard(std::size_t u, std::size_t parameter) {
@@ -273,7 +274,7 @@ void Engine::take_gradient(std::size_t index, const at::Tensor& gradient) {
 void Engine::end_of_backward() {
   const at::NoGradGuard no_grad;
   pager_->end_step();
-  reducer_->finish_round();
+  reducer_->finish_pass();
 }
 
 void Engine::rethrow_kept_error() {

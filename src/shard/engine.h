@@ -49,6 +49,8 @@ class Engine {
   void open_scope(UnshardedMode mode);
   void close_scope(UnshardedMode mode, bool discard);
 
+  void set_gradient_sync(bool sync) { reducer_->set_sync(sync); }
+
   void release();
   Counters counters() const;
   void reset_peak();

@@ -38,7 +38,8 @@ GradientReducer::GradientReducer(comm::Group& group, std::vector<FlatUnit>& unit
       board_(board),
       ready_(0),
       consumed_(units.size()),
-      missing_(units.size(), -1),
+      begun_(units.size(), false),
+      remaining_(units.size(), -1),
       posted_(units.size(), false),
       held_(units.size()),
       counts_(units.size()),
@@ -80,14 +81,17 @@ void GradientReducer::collect() {
   }
 }
 
-void GradientReducer::begin_unit(std::size_t unit) {
-  if (!in_round_) {
-    in_round_ = true;
-    ++round_;
-    std::fill(missing_.begin(), missing_.end(), -1);
-    std::fill(posted_.begin(), posted_.end(), false);
-  }
-  if (missing_[unit] != -1) return;
+void GradientReducer::begin_round() {
+  if (in_round_) return;
+  in_round_ = true;
+  ++round_;
+  std::fill(begun_.begin(), begun_.end(), false);
+  std::fill(posted_.begin(), posted_.end(), false);
+}
+
+// A round's notice and region replace the last one's only after every rank has read those.
+void GradientReducer::begin_unit(std::size_t unit, bool with_region) {
+  if (begun_[unit]) return;
   {
     const Stopwatch watch(exposed_seconds_);
     const Stopwatch unit_watch(unit_exposed_[unit]);
@@ -95,26 +99,32 @@ void GradientReducer::begin_unit(std::size_t unit) {
                 {units_[unit].name, static_cast<std::int64_t>(round_) - 1});
   }
   collect();
-  missing_[unit] = trainable_count(units_[unit]);
-  held_[unit] = {arena_.allocate(units_[unit].layout.flat_bytes()), round_};
-  FULLSHARD_CHECK(held_[unit].offset != -1);
-  notice(group_.rank(), unit).offset = held_[unit].offset;
+  if (with_region) {
+    held_[unit] = {arena_.allocate(units_[unit].layout.flat_bytes()), round_};
+    FULLSHARD_CHECK(held_[unit].offset != -1);
+  }
+  notice(group_.rank(), unit).offset = with_region ? held_[unit].offset : -1;
   std::memset(has_gradient(group_.rank(), unit), 0, units_[unit].parameters.size());
+  begun_[unit] = true;
 }
 
 void GradientReducer::add(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
-  begin_unit(unit);
+  begin_round();
+  begin_unit(unit, /*with_region=*/true);
+  FULLSHARD_CHECK(!posted_[unit]);
+  if (remaining_[unit] == -1) remaining_[unit] = trainable_count(units_[unit]);
   const auto& placed = units_[unit].layout.parameters()[parameter];
   std::byte* memory = part(group_.rank(), unit) + placed.offset * units_[unit].element_bytes();
   const at::Tensor target = at::from_blob(memory, placed.spec.shape, units_[unit].dtype());
   std::uint8_t& has = has_gradient(group_.rank(), unit)[parameter];
+  const at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
   if (has != 0) {
-    target.add_(gradient);  // a parameter used by two nested backward passes of one round
-    return;
+    target.add_(dense);  // from an earlier pass without sync
+  } else {
+    target.copy_(dense);
+    has = 1;
   }
-  target.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
-  has = 1;
-  if (--missing_[unit] == 0) {
+  if (--remaining_[unit] == 0 && sync_) {
     complete_unit(unit);
     poll();
   }
@@ -135,22 +145,11 @@ void GradientReducer::poll() {
   });
 }
 
-void GradientReducer::finish_round() {
-  if (!in_round_) return;
+void GradientReducer::finish_pass() {
+  std::fill(remaining_.begin(), remaining_.end(), -1);
+  if (!in_round_ || !sync_) return;
   const Stopwatch watch(exposed_seconds_);
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (posted_[unit]) continue;
-    if (missing_[unit] != -1) {
-      zero_missing(unit);
-    } else {
-      // A round's notice replaces the last one only after every rank has read that.
-      board_.wait(consumed_ + unit, round_ - 1, "reduce_scatter",
-                  {units_[unit].name, static_cast<std::int64_t>(round_) - 1});
-      notice(group_.rank(), unit).offset = -1;
-      std::memset(has_gradient(group_.rank(), unit), 0, units_[unit].parameters.size());
-    }
-    complete_unit(unit);
-  }
+  complete_rest();
   for (const std::size_t unit : std::exchange(pending_, {})) {
     const Stopwatch unit_watch(unit_exposed_[unit]);
     board_.wait(ready_ + unit, round_, "reduce_scatter",
@@ -159,6 +158,15 @@ void GradientReducer::finish_round() {
   }
   in_round_ = false;
   collect();
+}
+
+void GradientReducer::complete_rest() {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (posted_[unit]) continue;
+    if (begun_[unit]) zero_missing(unit);
+    begin_unit(unit, /*with_region=*/false);
+    complete_unit(unit);
+  }
 }
 
 void GradientReducer::abandon_round() {
@@ -253,10 +261,13 @@ void GradientReducer::reduce_run(std::size_t unit, layout::Range run, bool accum
   auto* out = static_cast<std::byte*>(flat.gradient.mutable_data_ptr()) +
               (run.begin - flat.own.begin) * bytes;
   const base::DType dtype = flat.layout.dtype();
+  const bool mean = divide_factor_ == 0;
+  const comm::ReduceOp op = mean ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
+  const double scale = mean ? 1 : 1 / divide_factor_;
   if (accumulate) {
-    comm::add_reduced_parts(parts, dtype, out, dtype, run.size(), comm::ReduceOp::kMean);
+    comm::add_reduced_parts(parts, dtype, out, dtype, run.size(), op, scale);
   } else {
-    comm::reduce_parts(parts, out, run.size(), dtype, comm::ReduceOp::kMean);
+    comm::reduce_parts_to(parts, dtype, out, dtype, run.size(), op, scale);
   }
 }
 

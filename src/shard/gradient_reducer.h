@@ -27,10 +27,10 @@ struct UnitReduction {
 /// writes its gradient shard, in one pass. Units that are complete on every rank are reduced inside
 /// backward, whenever another one completes; the rest at its end.
 ///
-/// Every backward pass that produced a gradient is one round, on every rank. Counters on the board:
-/// unit u is ready in round k, then unit u is consumed in round k. A part is reused once all ranks
-/// have consumed it; that never deadlocks, because consuming waits only for counters of the same
-/// round, which every rank posts before it begins the next.
+/// Every backward pass that produced a gradient and synchronises is one round, on every rank.
+/// Counters on the board: unit u is ready in round k, then unit u is consumed in round k. A part is
+/// reused once all ranks have consumed it; that never deadlocks, because consuming waits only for
+/// counters of the same round, which every rank posts before it begins the next.
 class GradientReducer {
  public:
   static std::size_t counters(std::size_t units) { return 2 * units; }
@@ -43,9 +43,18 @@ class GradientReducer {
   /// Takes the gradient of one parameter. Called inside backward.
   void add(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
 
-  /// Completes the round: units that got no or not all gradients count what is missing as zero. A
-  /// parameter without a gradient on every rank keeps an undefined one, as in unsharded training.
-  void finish_round();
+  /// Whether backward passes from now on reduce what they make. While off, gradients add up in this
+  /// rank's part of the arena, whole, and no rank waits for another; the next pass with it on
+  /// reduces the sum. All ranks switch alike. Not to be called inside backward.
+  void set_sync(bool sync) { sync_ = sync; }
+
+  /// Gradients are the sum over ranks divided by this. Default: the number of ranks.
+  void set_divide_factor(double factor) { divide_factor_ = factor; }
+
+  /// Ends a backward pass. With sync, completes the round: units that got no or not all gradients
+  /// count what is missing as zero. A parameter without a gradient on every rank keeps an undefined
+  /// one, as in unsharded training.
+  void finish_pass();
 
   /// Throws base::Error(kMisuse) when a backward pass that threw had handed gradients to others.
   void abandon_round();
@@ -62,8 +71,10 @@ class GradientReducer {
   double exposed_seconds(std::size_t unit) const { return unit_exposed_[unit]; }
 
  private:
-  void begin_unit(std::size_t unit);
+  void begin_unit(std::size_t unit, bool with_region);
+  void begin_round();
   void complete_unit(std::size_t unit);
+  void complete_rest();
   void zero_missing(std::size_t unit);
   void poll();
   void reduce(std::size_t unit);
@@ -96,9 +107,13 @@ class GradientReducer {
 
   std::uint64_t round_ = 0;  // of the last round begun
   bool in_round_ = false;
-  std::vector<std::int64_t> missing_;  // by unit: gradients still to come, -1 when not begun
-  std::vector<bool> posted_;           // by unit: ready in this round
-  std::vector<std::size_t> pending_;   // units ready here and not reduced yet, oldest first
+  bool sync_ = true;
+  double divide_factor_ = 0;  // 0: the number of ranks
+  std::vector<bool> begun_;   // by unit: has a region in this round
+  std::vector<std::int64_t>
+      remaining_;                     // by unit: gradients still to come in this pass, -1 for all
+  std::vector<bool> posted_;          // by unit: ready in this round
+  std::vector<std::size_t> pending_;  // units ready here and not reduced yet, oldest first
   struct Held {
     std::int64_t offset = -1;  // in the arena, -1 for none
     std::uint64_t round = 0;

@@ -60,6 +60,10 @@ void ShardedModule::zero_grad() const {
   }
 }
 
+void ShardedModule::set_requires_gradient_sync(bool sync) const {
+  engine_->set_gradient_sync(sync);
+}
+
 UnshardedScope ShardedModule::unsharded(UnshardedMode mode) const { return {engine_, mode}; }
 
 StateDict ShardedModule::full_state_dict(bool rank0_only) const {

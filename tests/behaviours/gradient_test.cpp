@@ -49,6 +49,107 @@ TEST_P(Clipping, F1_OneNormOverAllRanks) {
   });
 }
 
+// The gradient that unsharded training would have after `steps` batches, flattened, by name.
+StateDict accumulated(const testing::Problem& task, int steps) {
+  const auto plain = task.build();
+  for (int step = 0; step < steps; ++step) {
+    const auto batch = task.batch(step);
+    plain->loss(batch.x, batch.y).backward();
+  }
+  StateDict out;
+  for (const auto& item : plain->named_parameters())
+    out[item.key()] = item.value().grad().flatten();
+  return out;
+}
+
+void expect_gradients(const ShardedModule& sharded, const StateDict& expected, double factor = 1) {
+  for (const auto& shard : sharded.named_parameters()) {
+    const at::Tensor part =
+        expected.at(shard.name).narrow(0, shard.begin, shard.end - shard.begin) * factor;
+    EXPECT_TRUE(at::allclose(shard.tensor.grad(), part, 1e-10, 1e-12))
+        << shard.name << "\n"
+        << shard.tensor.grad() << "\n"
+        << part;
+  }
+}
+
+TEST(Behaviours, A5_BothWaysToAccumulate) {
+  const auto task = testing::mlp_problem({32, 64, 8});
+  constexpr int kMicroBatches = 4;
+  const StateDict expected = accumulated(task, kMicroBatches);
+  for (const bool deferred : {false, true}) {
+    comm::run_as_threads(2, [&](comm::World& world) {
+      const auto model = task.build();
+      const auto sharded = fully_shard(model, world.mesh());
+      for (int step = 0; step < kMicroBatches; ++step) {
+        const bool last = step + 1 == kMicroBatches;
+        sharded.set_requires_gradient_sync(!deferred || last);
+        const auto batch = testing::rows_of_rank(task.batch(step), world.rank(), world.size());
+        model->loss(batch.x, batch.y).backward();
+        world.group().barrier({});
+        if (!deferred || last) {
+          EXPECT_EQ(sharded.counters().unreduced_gradient_bytes, 0);
+          EXPECT_LE(sharded.counters().gradient_bytes, sharded.counters().parameter_shard_bytes);
+        } else {
+          EXPECT_EQ(sharded.counters().gradient_bytes, 0);
+          EXPECT_GT(sharded.counters().unreduced_gradient_bytes, 0);
+        }
+        world.group().barrier({});
+      }
+      for (const UnitCounters& unit : sharded.counters().units) {
+        EXPECT_EQ(unit.reduce_scatters, deferred ? 1 : kMicroBatches) << unit.name;
+      }
+      expect_gradients(sharded, expected);
+    });
+  }
+}
+
+TEST(Behaviours, P4_OneReductionAWindowWhenDeferred) {
+  const auto task = testing::gpt_problem(17, 6, 2);
+  constexpr int kWindow = 8;
+  const StateDict expected = accumulated(task, kWindow);
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, world.mesh());
+    for (int window = 1; window <= 2; ++window) {
+      sharded.zero_grad();
+      for (int step = 0; step < kWindow; ++step) {
+        sharded.set_requires_gradient_sync(step + 1 == kWindow);
+        const auto batch = testing::rows_of_rank(task.batch(step), world.rank(), world.size());
+        model->loss(batch.x, batch.y).backward();
+      }
+      for (const UnitCounters& unit : sharded.counters().units) {
+        EXPECT_EQ(unit.reduce_scatters, window) << unit.name;
+      }
+      expect_gradients(sharded, expected);
+    }
+  });
+}
+
+TEST(Behaviours, B6_EveryStrategyScalesGradientsAlike) {
+  const auto task = testing::mlp_problem({5, 7, 3});
+  const StateDict expected = accumulated(task, 1);
+  struct Mode {
+    ShardingStrategy strategy;
+    int replicate;
+  };
+  for (const Mode mode :
+       {Mode{ShardingStrategy::NO_SHARD, 1}, Mode{ShardingStrategy::FULL_SHARD, 1},
+        Mode{ShardingStrategy::HYBRID_SHARD, 2}}) {
+    for (const double factor : {0.0, 300.0}) {
+      comm::run_as_threads(4, [&](comm::World& world) {
+        const auto model = task.build();
+        const auto sharded =
+            fully_shard(model, world.mesh({.replicate = mode.replicate}),
+                        {.sharding_strategy = mode.strategy, .gradient_divide_factor = factor});
+        const auto batch = testing::rows_of_rank(task.batch(0), world.rank(), world.size());
+        model->loss(batch.x, batch.y).backward();
+        expect_gradients(sharded, expected, factor == 0 ? 1 : 4 / factor);
+      });
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Behaviours, Clipping,
                          ::testing::Values(1.0, 2.0, std::numeric_limits<double>::infinity()));
 

@@ -46,6 +46,11 @@ struct FullyShardOptions {
   /// of what it holds, and ranks whose values differ are an error. Default: on.
   bool sync_module_states = true;
 
+  /// Gradients are the sum over all ranks divided by this, with every strategy alike; 0 divides by
+  /// the number of ranks, which gives the mean. Set it where losses are sums, for instance over
+  /// tokens.
+  double gradient_divide_factor = 0;
+
   /// Share of each rank of the shard group, relative to the others; empty for equal shares. A rank
   /// with less memory gets less; one with 0 owns nothing.
   std::vector<double> shard_weights = {};

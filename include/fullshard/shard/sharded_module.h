@@ -80,6 +80,11 @@ class ShardedModule {
   /// Drops the gradients, as optimizer.zero_grad() does.
   void zero_grad() const;
 
+  /// Whether the next backward passes reduce their gradients over the ranks. Off for all but the
+  /// last of several micro-batches, there is one reduction a step instead of one a micro-batch, at
+  /// the price of whole gradients in this rank's memory until then. All ranks switch alike.
+  void set_requires_gradient_sync(bool sync) const;
+
   /// Full parameters for reading, or for editing with UnshardedMode::kWrite. Collective.
   UnshardedScope unsharded(UnshardedMode mode = UnshardedMode::kReadOnly) const;
 
