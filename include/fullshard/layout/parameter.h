@@ -17,8 +17,8 @@ enum class Atom {
 
 /// What a layout has to know of one parameter.
 struct ParameterSpec {
-  std::string name;                 ///< the user's dotted name, unique in its unit
-  std::vector<std::int64_t> shape;  ///< empty for a scalar, which has one element
+  std::string name = {};                 ///< the user's dotted name, unique in its unit
+  std::vector<std::int64_t> shape = {};  ///< empty for a scalar, which has one element
   base::DType dtype = base::DType::kFloat32;
   Atom atom = Atom::kElement;
   bool trainable = true;

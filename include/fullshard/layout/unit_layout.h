@@ -17,7 +17,7 @@ struct LayoutOptions {
 
   /// Share of each rank, relative to the others; empty for equal shares. A rank of weight 0 owns
   /// nothing. Finite, not negative, not all zero.
-  std::vector<double> weights;
+  std::vector<double> weights = {};
 
   /// Every parameter and every slice starts at a multiple of this many bytes of the unit's dtype; a
   /// multiple of the element size. A buffer that holds the same unit in a narrower dtype is aligned

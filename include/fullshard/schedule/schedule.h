@@ -23,7 +23,7 @@ struct ScheduleOptions {
   int keep_distance = 1;
 
   /// By unit: gathered at its first touch and kept to the end of the step. Empty: none.
-  std::vector<bool> keep_gathered;
+  std::vector<bool> keep_gathered = {};
 
   /// Events to look ahead: while an event runs, the units of the next `prefetch` events are
   /// gathered as far as they fit under the limit, and none of them is evicted before it is used. 0
