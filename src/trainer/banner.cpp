@@ -26,9 +26,11 @@ const char* name_of(config::ShardingStrategy strategy) {
 std::string ranks(const config::TrainConfig& config, const comm::World& world) {
   const bool threads = config.comm.backend == config::Backend::kLocal;
   std::string text = fmt::format("{}", world.size());
-  if (world.size() > 1) text += threads ? " threads of one process" : " processes, shared memory";
+  if (world.size() > 1)
+    text += threads ? " threads of one process" : " processes that share memory";
   if (config.job.threads_per_rank > 0) {
-    text += fmt::format(", {} computing each", config.job.threads_per_rank);
+    const int threads_each = config.job.threads_per_rank;
+    text += fmt::format(", {} computing thread{} each", threads_each, threads_each > 1 ? "s" : "");
   }
   return text + fmt::format("; {}", name_of(config.parallelism.sharding_strategy));
 }
@@ -62,6 +64,15 @@ std::string steps(const config::TrainConfig& config, const TrainingText& text) {
   return line;
 }
 
+std::string shares_of_time(const RunTotals& totals) {
+  const double percent = 100 / totals.step_seconds;
+  return fmt::format(
+      "time in steps: {:.1f}% computing, {:.1f}% exposed communication, {:.1f}% waiting for data, "
+      "{:.1f}% optimizer\n",
+      percent * totals.compute_seconds, percent * totals.exposed_comm_seconds,
+      percent * totals.data_seconds, percent * totals.optimizer_seconds);
+}
+
 }  // namespace
 
 std::string banner(const config::TrainConfig& config, const comm::World& world,
@@ -80,16 +91,15 @@ std::string summary(const TrainResult& result, const RunTotals& totals, std::int
     text = fmt::format("stopped by SIG{} after step {} of {}\n", sigabbrev_np(result.stop_signal),
                        grouped(result.steps), grouped(total_steps));
   }
-  text += fmt::format("{} steps in {}", grouped(result.steps), duration(totals.seconds));
-  if (result.steps > 0) {
-    const double speed = static_cast<double>(totals.tokens) / totals.step_seconds;
-    text += fmt::format(", {} tokens a second", grouped(std::llround(speed)));
-  }
+  text += fmt::format(
+      "{} steps in {}, {} tokens a second\n", grouped(result.steps), duration(totals.seconds),
+      grouped(std::llround(static_cast<double>(totals.tokens) / totals.step_seconds)));
+  text += shares_of_time(totals);
   if (result.validation_loss) {
-    text += fmt::format("; validation loss {:.4f} nats a byte, {:.4f} bits",
+    text += fmt::format("validation loss {:.4f} nats a byte, {:.4f} bits a byte\n",
                         *result.validation_loss, *result.validation_loss / std::numbers::ln2);
   }
-  return text + fmt::format("; peak memory of a rank {}, of gathered parameters {}\n",
+  return text + fmt::format("peak memory of a rank {}, of gathered parameters {}\n",
                             base::format_bytes(totals.peak_rss_bytes),
                             base::format_bytes(totals.peak_unsharded_bytes));
 }

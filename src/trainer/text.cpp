@@ -23,7 +23,9 @@ std::string clock_time(double seconds) {
 std::string duration(double seconds) {
   if (seconds < 1) return fmt::format("{:.2f} s", seconds);
   if (seconds < 60) return fmt::format("{:.1f} s", seconds);
-  return clock_time(seconds);
+  const std::int64_t whole = std::llround(seconds);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
 }
 
 }  // namespace fullshard::trainer

@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 
 #include "fullshard/base/deadline.h"
@@ -14,6 +13,7 @@
 #include "trainer/generation.h"
 #include "trainer/json_lines.h"
 #include "trainer/peak_flops.h"
+#include "trainer/run_totals.h"
 #include "trainer/setup.h"
 #include "trainer/step_log.h"
 #include "trainer/train_step.h"
@@ -87,11 +87,7 @@ class Run {
     result_.stop_signal = outcome.stop_signal;
     result_.losses.push_back(report.loss);
     result_.grad_norms.push_back(report.grad_norm);
-    totals_.tokens += report.tokens;
-    totals_.step_seconds += report.step_seconds;
-    totals_.peak_rss_bytes = std::max(totals_.peak_rss_bytes, report.peak_rss_bytes);
-    totals_.peak_unsharded_bytes =
-        std::max(totals_.peak_unsharded_bytes, report.peak_unsharded_bytes);
+    totals_.add(report);
     return report;
   }
 

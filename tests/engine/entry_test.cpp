@@ -46,7 +46,8 @@ class Entry : public ::testing::Test {
 TEST_F(Entry, TrainsWithRanksAsThreads) {
   const Outcome outcome = train();
   EXPECT_EQ(outcome.code, 0);
-  EXPECT_THAT(outcome.out, ::testing::HasSubstr("2 threads of one process, 1 computing each"));
+  EXPECT_THAT(outcome.out,
+              ::testing::HasSubstr("2 threads of one process, 1 computing thread each"));
   EXPECT_THAT(outcome.out, ::testing::HasSubstr("20 steps in "));
   EXPECT_EQ(outcome.err, "");
 }

@@ -129,7 +129,10 @@ TEST(Text, GroupsDigits) {
 TEST(Text, ShowsTimes) {
   EXPECT_EQ(trainer::duration(0.456), "0.46 s");
   EXPECT_EQ(trainer::duration(8.34), "8.3 s");
-  EXPECT_EQ(trainer::duration(83), "1:23");
+  EXPECT_EQ(trainer::duration(83), "1 min 23 s");
+  EXPECT_EQ(trainer::duration(59.97), "60.0 s");
+  EXPECT_EQ(trainer::duration(7384), "2 h 3 min");
+  EXPECT_EQ(trainer::clock_time(8), "0:08");
   EXPECT_EQ(trainer::clock_time(7384), "2:03:04");
 }
 

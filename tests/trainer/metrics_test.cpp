@@ -131,9 +131,10 @@ TEST_F(Metrics, O4_OnlyRankZeroPrintsAndSaysWhatItTrains) {
     return trainer::train(config, world, {.out = &out[static_cast<std::size_t>(world.rank())]});
   });
   EXPECT_EQ(out[1].str() + out[2].str(), "");
-  for (const char* part : {"2 blocks of width 32", "in 3 units", "float32", "3 processes",
-                           "FULL_SHARD", "20 of 12 sequences x 16 bytes = 192", "GFLOP/s",
-                           "nats a byte", "bits", "tokens a second", "peak memory"}) {
+  for (const char* part :
+       {"2 blocks of width 32", "in 3 units", "float32", "3 processes", "FULL_SHARD",
+        "20 of 12 sequences x 16 bytes = 192", "GFLOP/s", "nats a byte", "bits a byte",
+        "tokens a second", "% exposed communication", "peak memory"}) {
     EXPECT_THAT(out[0].str(), ::testing::HasSubstr(part));
   }
   EXPECT_THAT(out[0].str(), ::testing::HasSubstr(config.data.path));

@@ -48,7 +48,7 @@ config::TrainConfig small_config(const TemporaryFolder& folder) {
   config.training.seq_len = 16;
   config.training.global_batch_size = 12;
   config.optimizer.lr = 5e-3;
-  config.lr_scheduler.warmup_steps = 4;
+  config.lr_scheduler = {.warmup_steps = 4, .min_lr_factor = 0.1};
   config.data.path = folder.write("text", sample_text());
   config.validation = {.enable = true, .freq = 8, .steps = 2};
   config.metrics.log_freq = 5;
