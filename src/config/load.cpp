@@ -27,7 +27,7 @@ namespace {
 /// All that is wrong with one file, told in the order of its lines.
 class Faults {
  public:
-  void add(std::uint32_t line, std::string message) { faults_.emplace_back(line, message); }
+  void add(std::uint32_t line, const std::string& message) { faults_.emplace_back(line, message); }
 
   void throw_if_any() {
     if (faults_.empty()) return;

@@ -62,7 +62,7 @@ constexpr ValueType value_type() {
 
 /// The row of the member that `access` selects.
 template <class Access>
-Field row(std::string_view key, Access access, std::string unit, std::string help,
+Field row(std::string_view key, Access access, const std::string& unit, const std::string& help,
           Range range = any()) {
   using T = std::remove_cvref_t<decltype(access(std::declval<TrainConfig&>()))>;
   const std::size_t dot = key.find('.');
@@ -71,8 +71,8 @@ Field row(std::string_view key, Access access, std::string unit, std::string hel
               .type = value_type<T>(),
               .range = range,
               .choices = {},
-              .unit = std::move(unit),
-              .help = std::move(help),
+              .unit = unit,
+              .help = help,
               .get = [access](const TrainConfig& config) { return to_value<T>(access(config)); },
               .set = [access](TrainConfig& config,
                               const Value& value) { from_value<T>(access(config), value); }};
@@ -88,8 +88,8 @@ Field row(std::string_view key, Access access, std::string unit, std::string hel
 /// The row of a text member that takes only the given names.
 template <class Access>
 Field choice(std::string_view key, Access access, std::vector<std::string> names,
-             std::string help) {
-  Field field = row(key, access, "", std::move(help));
+             const std::string& help) {
+  Field field = row(key, access, "", help);
   field.type = ValueType::kChoice;
   field.choices = std::move(names);
   return field;
