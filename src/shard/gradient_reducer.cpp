@@ -99,11 +99,14 @@ void GradientReducer::begin_unit(std::size_t unit, bool with_region) {
                 {units_[unit].name, static_cast<std::int64_t>(round_) - 1});
   }
   collect();
-  if (with_region) {
+  FlatUnit& flat = units_[unit];
+  if (!flat.gradient.defined()) flat.gradient = at::empty({flat.own.size()}, flat.dtype());
+  if (with_region && !is_direct()) {
     held_[unit] = {arena_.allocate(units_[unit].layout.flat_bytes()), round_};
     FULLSHARD_CHECK(held_[unit].offset != -1);
   }
-  notice(group_.rank(), unit).offset = with_region ? held_[unit].offset : -1;
+  notice(group_.rank(), unit).offset =
+      with_region ? std::max<std::int64_t>(held_[unit].offset, 0) : -1;
   std::memset(has_gradient(group_.rank(), unit), 0, units_[unit].parameters.size());
   begun_[unit] = true;
 }
@@ -114,15 +117,20 @@ void GradientReducer::add(std::size_t unit, std::size_t parameter, const at::Ten
   FULLSHARD_CHECK(!posted_[unit]);
   if (remaining_[unit] == -1) remaining_[unit] = trainable_count(units_[unit]);
   const auto& placed = units_[unit].layout.parameters()[parameter];
-  std::byte* memory = part(group_.rank(), unit) + placed.offset * units_[unit].element_bytes();
+  std::byte* memory = is_direct()
+                          ? static_cast<std::byte*>(units_[unit].gradient.mutable_data_ptr())
+                          : part(group_.rank(), unit);
+  memory += placed.offset * units_[unit].element_bytes();
   const at::Tensor target = at::from_blob(memory, placed.spec.shape, units_[unit].dtype());
   std::uint8_t& has = has_gradient(group_.rank(), unit)[parameter];
   const at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
-  if (has != 0) {
-    target.add_(dense);  // from an earlier pass without sync
+  // Something is there from an earlier pass without sync or, without other ranks, any earlier pass.
+  const bool adds = has != 0 || (is_direct() && shards_[unit][parameter].grad().defined());
+  has = 1;
+  if (adds) {
+    target.add_(dense);
   } else {
     target.copy_(dense);
-    has = 1;
   }
   if (--remaining_[unit] == 0 && sync_) {
     complete_unit(unit);
@@ -163,7 +171,7 @@ void GradientReducer::finish_pass() {
 void GradientReducer::complete_rest() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (posted_[unit]) continue;
-    if (begun_[unit]) zero_missing(unit);
+    if (begun_[unit] && !is_direct()) zero_missing(unit);
     begin_unit(unit, /*with_region=*/false);
     complete_unit(unit);
   }
@@ -209,26 +217,18 @@ void GradientReducer::reduce(std::size_t unit) {
     return;
   }
   FlatUnit& flat = units_[unit];
-  if (!flat.gradient.defined()) flat.gradient = at::empty({flat.own.size()}, flat.dtype());
   // Neighbours that are treated alike are reduced in one run; padding between them is inside a run.
   layout::Range run;
   std::size_t run_last = 0;
   bool run_accumulates = false;
   for (std::size_t i = 0; i < flat.parameters.size(); ++i) {
     if (!anyone_has(unit, i)) continue;
-    at::Tensor& gradient = shards_[unit][i].mutable_grad();
-    const bool accumulate = gradient.defined();
+    const bool accumulate = shards_[unit][i].grad().defined();
+    if (!accumulate) attach(unit, i);
     const layout::Range owned = flat.own_range(i);
-    const auto& placed = flat.layout.parameters()[i];
-    const layout::Range range = {placed.offset + owned.begin, placed.offset + owned.end};
-    if (!accumulate) {
-      // Not a view in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in
-      // place.
-      const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      const std::int64_t begin = owned.empty() ? 0 : range.begin - flat.own.begin;
-      gradient = flat.gradient.narrow(0, begin, owned.size());
-    }
-    if (owned.empty()) continue;
+    if (owned.empty() || is_direct()) continue;
+    const std::int64_t offset = flat.layout.parameters()[i].offset;
+    const layout::Range range = {offset + owned.begin, offset + owned.end};
     const bool joins = !run.empty() && accumulate == run_accumulates && i == run_last + 1;
     if (!joins) {
       reduce_run(unit, run, run_accumulates);
@@ -241,6 +241,18 @@ void GradientReducer::reduce(std::size_t unit) {
   reduce_run(unit, run, run_accumulates);
   ++counts_[unit].reductions;
   board_.post(consumed_ + unit, round_);
+}
+
+// Makes the parameter's part of the reduced gradient the .grad of its shard.
+void GradientReducer::attach(std::size_t unit, std::size_t parameter) {
+  // Not a view in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in place.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const FlatUnit& flat = units_[unit];
+  const layout::Range owned = flat.own_range(parameter);
+  const std::int64_t begin =
+      flat.layout.parameters()[parameter].offset + owned.begin - flat.own.begin;
+  shards_[unit][parameter].mutable_grad() =
+      flat.gradient.narrow(0, owned.empty() ? 0 : begin, owned.size());
 }
 
 void GradientReducer::reduce_run(std::size_t unit, layout::Range run, bool accumulate) {

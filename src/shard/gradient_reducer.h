@@ -31,6 +31,8 @@ struct UnitReduction {
 /// Counters on the board: unit u is ready in round k, then unit u is consumed in round k. A part is
 /// reused once all ranks have consumed it; that never deadlocks, because consuming waits only for
 /// counters of the same round, which every rank posts before it begins the next.
+///
+/// A rank by itself has nothing to add: its gradients go straight to the shard.
 class GradientReducer {
  public:
   static std::size_t counters(std::size_t units) { return 2 * units; }
@@ -79,6 +81,8 @@ class GradientReducer {
   void poll();
   void reduce(std::size_t unit);
   void reduce_run(std::size_t unit, layout::Range run, bool accumulate);
+  bool is_direct() const { return group_.size() == 1 && divide_factor_ == 0; }
+  void attach(std::size_t unit, std::size_t parameter);
   bool anyone_has(std::size_t unit, std::size_t parameter) const;
   bool anyone_has(std::size_t unit) const;
   std::byte* part(int rank, std::size_t unit) const;
