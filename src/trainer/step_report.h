@@ -26,7 +26,7 @@ struct StepReport {
   std::int64_t all_gathers = 0;           ///< in this step
   std::int64_t reduce_scatters = 0;
 
-  std::optional<double> validation_loss;  ///< nats a byte, when measured after this step
+  std::optional<double> validation_loss = std::nullopt;  ///< nats a byte, if measured after it
 
   double tokens_per_second() const { return static_cast<double>(tokens) / step_seconds; }
 };

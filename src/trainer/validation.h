@@ -11,7 +11,8 @@ namespace fullshard::trainer {
 
 /// What validation came to.
 struct ValidationOutcome {
-  std::optional<double> loss;  ///< mean over the whole set, nats a token; absent when stopped
+  /// Mean over the whole set, nats a token; absent when stopped.
+  std::optional<double> loss = std::nullopt;
   int stop_signal = 0;
 };
 
