@@ -3,21 +3,13 @@
 import json
 import os
 import subprocess
-import time
 
 import pytest
+from polling import wait_until
 
 # Variables by which a surrounding launcher or user could change what a test sees.
 FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS",
            "FULLSHARD_CONFIG_JSON", "FULLSHARD_ERROR_FD", "FULLSHARD_STORE_FD")
-
-
-def wait_until(condition, what):
-    """Polls; a minute is far more than anything here needs."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.01)
 
 
 class Fullshard:

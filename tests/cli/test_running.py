@@ -7,7 +7,7 @@ import socket
 
 import pexpect
 import pytest
-from conftest import wait_until
+from polling import wait_until
 
 
 def gone(pid):

@@ -2,13 +2,10 @@
 
 import json
 import os
-import pathlib
 import subprocess
 
 import pytest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("FULLSHARD_BUILD_DIR", ROOT / "build" / "release"))
+from places import BUILD
 
 # Small enough for a second, large enough for four ranks and several units.
 SMALL = ["--model.n_layers", "2", "--model.dim", "32", "--model.n_heads", "2",

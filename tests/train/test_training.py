@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, ROOT
+from places import BUILD, ROOT
 
 LONG = ["--training.steps", "100000"]
 

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -56,9 +59,10 @@ base::Duration left(Deadline deadline) {
   return std::max<base::Duration>(deadline.remaining(), std::chrono::milliseconds(1));
 }
 
-// Waits until every rank has said where it is, and checks that it is one place.
-void judge_hosts(const Store& store, const LaunchEnvironment& env, Deadline deadline) {
-  std::vector<Host> hosts;
+// Waits until every rank has said where it is, and checks that it is one place. `hosts` gets the
+// places of the ranks that came.
+void judge_hosts(const Store& store, const LaunchEnvironment& env, Deadline deadline,
+                 std::vector<Host>& hosts) {
   std::vector<int> absent;
   for (int rank = 0; rank < env.world_size; ++rank) {
     try {
@@ -81,15 +85,27 @@ void judge_hosts(const Store& store, const LaunchEnvironment& env, Deadline dead
   if (!trouble.empty()) throw Error(ErrorCode::kConfiguration, trouble);
 }
 
+// The store goes with this process, so a bad verdict has to be heard before rank 0 leaves. Ranks
+// that came may have left by themselves: that ends after the grace.
+void tell(const Store& store, const Error& error, std::size_t ranks_that_came) {
+  store.set("verdict", fmt::format("{} {}", static_cast<int>(error.code()), error.what()));
+  const Deadline patience = Deadline::after(kVerdictGrace);
+  while (store.add("heard", 0) + 1 < static_cast<std::int64_t>(ranks_that_came) &&
+         !patience.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 // Rank 0 judges and tells the others: a number of an ErrorCode and a text, or nothing when all is
 // well.
 void require_one_host(const Store& store, const LaunchEnvironment& env, Deadline deadline) {
   store.set(host_key(env.rank), to_text(this_host()));
   if (env.rank == 0) {
+    std::vector<Host> hosts;
     try {
-      judge_hosts(store, env, deadline);
+      judge_hosts(store, env, deadline, hosts);
     } catch (const Error& error) {
-      store.set("verdict", fmt::format("{} {}", static_cast<int>(error.code()), error.what()));
+      tell(store, error, hosts.size());
       throw;
     }
     store.set("verdict", "");
@@ -98,6 +114,7 @@ void require_one_host(const Store& store, const LaunchEnvironment& env, Deadline
   // Rank 0 may have begun a little later, and its verdict says more than a timeout of this wait.
   const std::string verdict = store.get("verdict", left(deadline) + kVerdictGrace);
   if (verdict.empty()) return;
+  store.add("heard", 1);
   const auto space = verdict.find(' ');
   throw Error(static_cast<ErrorCode>(std::stoi(verdict.substr(0, space))),
               verdict.substr(space + 1));
