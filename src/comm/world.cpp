@@ -15,8 +15,12 @@ namespace {
 std::shared_ptr<Group> own_group(Group& all, int groups, int first_step, int stride, int length) {
   std::shared_ptr<Group> own;
   for (int g = 0; g < groups; ++g) {
-    std::vector<int> ranks;
-    for (int i = 0; i < length; ++i) ranks.push_back(g * first_step + i * stride);
+    std::vector<int> ranks(static_cast<std::size_t>(length));
+    int rank = g * first_step;
+    for (int& member : ranks) {
+      member = rank;
+      rank += stride;
+    }
     if (auto group = all.subgroup(ranks)) own = std::move(group);
   }
   return own;
@@ -26,7 +30,9 @@ std::shared_ptr<Group> own_group(Group& all, int groups, int first_step, int str
 
 World::World(std::shared_ptr<Group> group, std::shared_ptr<Group> self, int local_rank,
              int local_size)
-    : mesh_{group, std::move(self), group}, local_rank_(local_rank), local_size_(local_size) {
+    : mesh_{group, std::move(self), std::move(group)},
+      local_rank_(local_rank),
+      local_size_(local_size) {
   FULLSHARD_CHECK(mesh_.all != nullptr);
   FULLSHARD_CHECK(mesh_.replicate != nullptr);
 }
