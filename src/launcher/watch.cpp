@@ -58,7 +58,7 @@ void Watch::handle_signals() {
 void Watch::handle_stop_signal(int signal) {
   if (stop_signal_ != 0) return kill_all();
   stop_signal_ = signal;
-  stop_all(signal);
+  stop_all(signal, options_.stop_grace);
 }
 
 void Watch::suspend() {
@@ -105,19 +105,21 @@ void Watch::decide() {
   if (phase_ == Phase::kStopping && passed) return kill_all();
   if (phase_ == Phase::kStopping || phase_ == Phase::kKilled || failures_.empty()) return;
   const bool cause_known = !std::ranges::all_of(failures_, &Failure::consequence);
-  if (cause_known || (phase_ == Phase::kWaitingForCause && passed)) return stop_all(SIGTERM);
+  if (cause_known || (phase_ == Phase::kWaitingForCause && passed)) {
+    return stop_all(SIGTERM, options_.grace);
+  }
   if (phase_ == Phase::kWaitingForCause) return;
   phase_ = Phase::kWaitingForCause;
   until_ = base::Deadline::after(options_.cause_wait);
 }
 
-void Watch::stop_all(int signal) {
+void Watch::stop_all(int signal, base::Duration grace) {
   if (phase_ == Phase::kKilled) return;
   signal_all(signal);
   // A rank may be suspended, and could then not hear.
   signal_all(SIGCONT);
   phase_ = Phase::kStopping;
-  until_ = base::Deadline::after(options_.grace);
+  until_ = base::Deadline::after(grace);
 }
 
 void Watch::kill_all() {

@@ -42,7 +42,7 @@ class Watch {
 
   /// Moves on to the next phase when failures or the clock call for it.
   void decide();
-  void stop_all(int signal);
+  void stop_all(int signal, base::Duration grace);
   void kill_all();
   void signal_all(int signal);
 

@@ -50,7 +50,7 @@ TEST_F(End, TermIsPassedOnAsTermAndGives143) {
 TEST_F(End, ASecondCtrlCKills) {
   LaunchOptions options = folder.shell(
       2, "trap 'touch $DIR/deaf$RANK' INT; touch $DIR/ready$RANK; while :; do sleep 0.05; done");
-  options.grace = std::chrono::hours(1);
+  options.stop_grace = std::chrono::hours(1);
   const pid_t job = launch_apart(options, folder.path("err"));
   wait_until_ready(2);
   ::kill(job, SIGINT);
@@ -58,6 +58,20 @@ TEST_F(End, ASecondCtrlCKills) {
   ::kill(job, SIGINT);
   EXPECT_EQ(wait_for(job), 130);
   EXPECT_THAT(folder.read("err"), HasSubstr("rank 1 had to be killed"));
+}
+
+TEST_F(End, RanksThatDoNotStopAreKilledAfterTheGracePeriod) {
+  LaunchOptions options = folder.shell(
+      2,
+      "trap '' TERM; touch $DIR/ready$RANK; [ $RANK = 0 ] && exit 0; while :; do sleep 0.05; done");
+  options.stop_grace = std::chrono::milliseconds(100);
+  options.grace = std::chrono::hours(1);
+  const pid_t job = launch_apart(options, folder.path("err"));
+  wait_until_ready(2);
+  ::kill(job, SIGTERM);
+  EXPECT_EQ(wait_for(job), 143);
+  EXPECT_EQ(folder.read("err"),
+            "fullshard: rank 1 had to be killed\nfullshard: stopped by SIGTERM");
 }
 
 TEST_F(End, AFaultOfItsOwnWhileStoppingIsShown) {

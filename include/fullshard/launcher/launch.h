@@ -20,8 +20,11 @@ struct LaunchOptions {
   int threads_per_rank = 0;          ///< OMP_NUM_THREADS unless it is set; 0 = leave it alone
   std::vector<std::pair<std::string, std::string>> environment = {};  ///< further variables
 
-  /// Time that ranks get between being asked to stop and SIGKILL.
+  /// Time that ranks get between SIGTERM and SIGKILL when one of them has failed.
   base::Duration grace = std::chrono::seconds(5);
+  /// Time that ranks get to finish what they must when the user stops the job; a second signal ends
+  /// it at once.
+  base::Duration stop_grace = std::chrono::seconds(30);
   /// Longest wait for the cause to be told when the first to fail only lost another rank. The whole
   /// end of a failed job takes at most `cause_wait` + `grace`.
   base::Duration cause_wait = std::chrono::seconds(2);
@@ -34,7 +37,7 @@ struct LaunchOptions {
 /// Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
 /// base::kErrorFdVariable, and rank 0 kStoreFdVariable. Rank 0 writes to this process's stdout and
 /// stderr as they are; of the others stdout is dropped and stderr shown with a prefix. Standard
-/// input is empty. A rank that fails ends all: they get SIGTERM, after the grace period SIGKILL;
+/// input is empty. A rank that fails ends all: they get SIGTERM, after `grace` SIGKILL;
 /// then stderr gets the first cause, before what followed from it. SIGINT, SIGTERM and SIGHUP are
 /// passed on once, in place of the terminal, since every rank leads its own process group; a second
 /// one kills. No process of a rank's group outlives the call, nor this process when that is killed.
