@@ -249,8 +249,12 @@ void Engine::with_unit(std::size_t unit, const std::function<void(std::byte*)>& 
   pager_->with_resident(unit, body);
 }
 
+// A pass that is never followed by a backward leaves units resident; they hold the old values, and
+// touching them again would not pass the gate.
 void Engine::begin_update() {
   rethrow_kept_error();
+  if (gate_->is_writing()) return;
+  pager_->end_step();
   gate_->begin_write();
 }
 

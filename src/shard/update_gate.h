@@ -31,6 +31,8 @@ class UpdateGate {
   /// Whether ensure_readable would return at once.
   bool is_readable() const { return readable_version_ == version_ && !writing_; }
 
+  bool is_writing() const { return writing_; }
+
   /// Rounds finished or in progress; the step number that errors show.
   std::int64_t version() const { return version_; }
 
