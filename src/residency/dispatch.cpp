@@ -1,7 +1,11 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 #include <torch/library.h>
+
+#include <algorithm>
+#include <utility>
 
 #include "fullshard/base/error.h"
 #include "fullshard/residency/paged_storage.h"
@@ -26,23 +30,51 @@ Pager& pager_of(const PagedStorage& storage, const std::string& op) {
   return *pager;
 }
 
-void announce(const at::Tensor& tensor, Access access, const std::string& op) {
-  if (PagedStorage* storage = paged_storage(tensor)) {
-    pager_of(*storage, op).on_access(*storage, access, op);
-  }
-}
-
-void announce(const c10::IValue& value, Access access, const std::string& op) {
-  if (value.isTensor()) {
-    announce(value.toTensor(), access, op);
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList()) announce(tensor, access, op);
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) {
-      if (item.isTensor()) announce(item.toTensor(), access, op);
+// The paged tensors among an operator's arguments.
+class Operands {
+ public:
+  void add(const c10::IValue& value, Access access) {
+    if (value.isTensor()) {
+      add(value.toTensor(), access);
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorList()) add(tensor, access);
+    } else if (value.isList()) {
+      for (const c10::IValue& item : value.toListRef()) {
+        if (item.isTensor()) add(item.toTensor(), access);
+      }
     }
   }
-}
+
+  void announce(const std::string& op) const {
+    if (are_of_several_units()) {
+      const Pager* last = nullptr;
+      for (const PagedStorage* storage : storages_) {
+        Pager& pager = pager_of(*storage, op);
+        if (&pager != std::exchange(last, &pager)) pager.use_together(storages_);
+      }
+    }
+    for (std::size_t i = 0; i < storages_.size(); ++i) {
+      pager_of(*storages_[i], op).on_access(*storages_[i], accesses_[i], op);
+    }
+  }
+
+ private:
+  void add(const at::Tensor& tensor, Access access) {
+    PagedStorage* storage = paged_storage(tensor);
+    if (storage == nullptr) return;
+    storages_.push_back(storage);
+    accesses_.push_back(access);
+  }
+
+  bool are_of_several_units() const {
+    return std::any_of(storages_.begin(), storages_.end(), [&](const PagedStorage* storage) {
+      return storage->index() != storages_.front()->index();
+    });
+  }
+
+  c10::SmallVector<PagedStorage*, 8> storages_;
+  c10::SmallVector<Access, 8> accesses_;
+};
 
 void page_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
@@ -55,11 +87,13 @@ void page_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
       return;
     }
   }
+  Operands operands;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto* alias = arguments[i].alias_info();
     const bool writes = alias != nullptr && alias->isWrite();
-    announce((*stack)[first + i], writes ? Access::kWrite : Access::kRead, schema.name());
+    operands.add((*stack)[first + i], writes ? Access::kWrite : Access::kRead);
   }
+  operands.announce(schema.name());
   const c10::impl::ExcludeDispatchKeyGuard guard{c10::DispatchKeySet(kPagingKey)};
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kPagingKey),
                      stack);

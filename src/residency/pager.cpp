@@ -4,6 +4,8 @@
 
 namespace fullshard::residency {
 
+void Pager::use_together(std::span<PagedStorage* const>) {}
+
 bool Pager::replace(PagedStorage&, std::string_view, std::size_t, std::vector<c10::IValue>&) {
   return false;
 }

@@ -22,6 +22,10 @@ std::vector<std::int64_t> pageable_bytes(const std::vector<PagedUnit>& units) {
   return bytes;
 }
 
+bool contains(const std::vector<int>& units, int unit) {
+  return std::find(units.begin(), units.end(), unit) != units.end();
+}
+
 }  // namespace
 
 UnitPager::UnitPager(std::vector<PagedUnit> units, const schedule::ScheduleOptions& options,
@@ -42,6 +46,22 @@ UnitPager::~UnitPager() {
   }
 }
 
+void UnitPager::use_together(std::span<PagedStorage* const> operands) {
+  std::vector<int> units;
+  for (const PagedStorage* storage : operands) {
+    if (storage->pager() != this || contains(units, storage->index())) continue;
+    units.push_back(storage->index());
+  }
+  if (units == together_) return;
+  let_go();
+  together_ = std::move(units);
+}
+
+void UnitPager::let_go() {
+  together_.clear();
+  for (const int unit : std::exchange(late_, {})) evict_now(unit);
+}
+
 void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view op) {
   if (pinned_) return;
   if (access == Access::kWrite) {
@@ -53,6 +73,7 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
                     op, storage.name()));
   }
   const int unit = storage.index();
+  if (!together_.empty() && !contains(together_, unit)) let_go();
   const bool backward = in_backward_();
   const Stay stay = units_[static_cast<std::size_t>(unit)].stay;
   if (stay == Stay::kNeverAway) return;
@@ -60,7 +81,8 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
     touch_kept(unit);
   } else if (backward) {
     touch_in_step(unit, schedule::Phase::kBackward);
-  } else if (at::GradMode::is_enabled()) {
+  } else if (at::GradMode::is_enabled() || step_open_) {
+    // Inside a step even forwards without gradients belong to it: a checkpointed block runs so.
     touch_in_step(unit, schedule::Phase::kForward);
   } else {
     touch_without_gradients(unit);
@@ -70,7 +92,7 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
 void UnitPager::touch_kept(int unit) {
   const auto index = static_cast<std::size_t>(unit);
   if (states_[index].resident && units_[index].source->is_current()) return;
-  evict(unit);
+  evict_now(unit);
   gather(unit);
 }
 
@@ -79,14 +101,13 @@ void UnitPager::touch_in_step(int unit, schedule::Phase phase) {
   step_open_ = true;
   const schedule::Decision decision = follower_.on_touch(unit, phase);
   for (const int other : decision.evict) evict(other);
-  if (!states_[static_cast<std::size_t>(unit)].resident) gather(unit);
+  gather(unit);
   for (const int other : decision.gather_ahead) gather(other);
 }
 
 void UnitPager::touch_without_gradients(int unit) {
   if (unit == inference_unit_) return;
   if (inference_unit_ != -1) close_inference();
-  if (step_open_) end_step();
   gather(unit);
   inference_unit_ = unit;
 }
@@ -96,15 +117,18 @@ void UnitPager::close_inference() {
   inference_unit_ = -1;
 }
 
+// Evicts at once, even what is used together: an operator that begins a pass without gradients ends
+// the step before any of its own units is brought in.
 void UnitPager::end_step() {
-  if (inference_unit_ != -1) close_inference();
+  for (const int unit : std::exchange(late_, {})) evict_now(unit);
+  if (inference_unit_ != -1) evict_now(std::exchange(inference_unit_, -1));
   step_open_ = false;
-  for (const int unit : follower_.end_step()) evict(unit);
+  for (const int unit : follower_.end_step()) evict_now(unit);
 }
 
 void UnitPager::release() {
   end_step();
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) evict(static_cast<int>(unit));
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) evict_now(static_cast<int>(unit));
 }
 
 void UnitPager::pin(std::span<std::byte* const> memories) {
@@ -135,14 +159,16 @@ void UnitPager::with_resident(std::size_t unit, const std::function<void(std::by
   try {
     body(units_[unit].source->gather());
   } catch (...) {
-    evict(static_cast<int>(unit));
+    evict_now(static_cast<int>(unit));
     throw;
   }
-  evict(static_cast<int>(unit));
+  evict_now(static_cast<int>(unit));
 }
 
 void UnitPager::gather(int unit) {
   const auto index = static_cast<std::size_t>(unit);
+  std::erase(late_, unit);
+  if (states_[index].resident) return;
   map(units_[index], units_[index].source->gather());
   states_[index].resident = true;
   ++states_[index].gathers;
@@ -151,6 +177,14 @@ void UnitPager::gather(int unit) {
 }
 
 void UnitPager::evict(int unit) {
+  if (!contains(together_, unit)) {
+    evict_now(unit);
+  } else if (states_[static_cast<std::size_t>(unit)].resident) {
+    late_.push_back(unit);
+  }
+}
+
+void UnitPager::evict_now(int unit) {
   const auto index = static_cast<std::size_t>(unit);
   if (!states_[index].resident) return;
   for (const PagedParameter& parameter : units_[index].parameters) parameter.storage->unmap();

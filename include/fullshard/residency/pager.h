@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,11 @@ enum class Access { kRead, kWrite };
 class Pager {
  public:
   virtual ~Pager() = default;
+
+  /// Called before on_access, when one operator is given parameters of several units: all operands,
+  /// some of which may be another pager's. What on_access brings in for one of them must still be
+  /// there when the operator runs.
+  virtual void use_together(std::span<PagedStorage* const> operands);
 
   /// Makes the storage's memory present, or throws; the exception reaches the user's code, through
   /// the autograd engine if need be. `op` is the operator's name, for instance "aten::addmm".

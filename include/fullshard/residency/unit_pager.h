@@ -72,6 +72,9 @@ class UnitPager final : public Pager {
   UnitPager& operator=(const UnitPager&) = delete;
   ~UnitPager() override;
 
+  /// Units that one operator uses stay until a unit that it does not use is touched, even where
+  /// that exceeds the schedule's limit.
+  void use_together(std::span<PagedStorage* const> operands) override;
   void on_access(PagedStorage& storage, Access access, std::string_view op) override;
 
   /// Closes a training step: evicts what is left and turns the trace into the next step's schedule.
@@ -102,14 +105,18 @@ class UnitPager final : public Pager {
   void close_inference();
   void gather(int unit);
   void evict(int unit);
+  void evict_now(int unit);
+  void let_go();
   void map(const PagedUnit& unit, std::byte* memory);
 
   std::vector<PagedUnit> units_;
   std::vector<UnitResidency> states_;
   schedule::Follower follower_;
   std::function<bool()> in_backward_;
-  int inference_unit_ = -1;  // resident because of a pass without gradients
-  bool step_open_ = false;   // the follower has seen touches since end_step
+  std::vector<int> together_;  // units of the last operator that used several
+  std::vector<int> late_;      // those of them to be evicted when let go
+  int inference_unit_ = -1;    // resident because of a pass without gradients
+  bool step_open_ = false;     // the follower has seen touches since end_step
   bool pinned_ = false;
   std::int64_t live_bytes_ = 0;
   std::int64_t peak_bytes_ = 0;
