@@ -122,19 +122,36 @@ class Discovery {
     }
   }
 
+  // What parameters of one flat buffer have in common. Frozen ones are apart so that gradients
+  // and optimizer state take no memory for them and what is trained is cut evenly by itself.
+  struct Kind {
+    at::ScalarType dtype;
+    ShardingStrategy strategy;
+    bool frozen;
+    auto operator<=>(const Kind&) const = default;
+  };
+
+  Kind kind_of(const FoundParameter& parameter) const {
+    const ParameterRule* rule = parameter.rule;
+    return {.dtype = parameter.tensor.scalar_type(),
+            .strategy =
+                rule != nullptr && rule->strategy ? *rule->strategy : options_.sharding_strategy,
+            .frozen = !parameter.tensor.requires_grad()};
+  }
+
   void divide(FoundUnit unit, std::vector<FoundUnit>& out) const {
-    std::map<std::pair<at::ScalarType, ShardingStrategy>, FoundUnit> parts;
+    std::map<Kind, FoundUnit> parts;
     for (FoundParameter& parameter : unit.parameters) {
-      const ParameterRule* rule = parameter.rule;
-      const ShardingStrategy strategy =
-          rule != nullptr && rule->strategy ? *rule->strategy : options_.sharding_strategy;
-      parts[{parameter.tensor.scalar_type(), strategy}].parameters.push_back(std::move(parameter));
+      parts[kind_of(parameter)].parameters.push_back(std::move(parameter));
     }
-    for (auto& [key, part] : parts) {
-      part.strategy = key.second;
-      part.name = parts.size() == 1 ? unit.name
-                                    : fmt::format("{} [{}, {}]", unit.name,
-                                                  c10::toString(key.first), to_string(key.second));
+    for (auto& [kind, part] : parts) {
+      part.strategy = kind.strategy;
+      part.picked = unit.name;
+      part.name = unit.name;
+      if (parts.size() > 1) {
+        part.name += fmt::format(" [{}, {}{}]", c10::toString(kind.dtype), to_string(kind.strategy),
+                                 kind.frozen ? ", frozen" : "");
+      }
       out.push_back(std::move(part));
     }
   }

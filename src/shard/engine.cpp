@@ -184,7 +184,7 @@ schedule::ScheduleOptions Engine::schedule_options() const {
   for (const FlatUnit& unit : units_) {
     const bool kept = std::any_of(
         options_.keep_gathered.begin(), options_.keep_gathered.end(),
-        [&](const std::string& pattern) { return base::matches_glob(pattern, unit.name); });
+        [&](const std::string& pattern) { return base::matches_glob(pattern, unit.picked); });
     out.keep_gathered.push_back(kept || unit.strategy == ShardingStrategy::SHARD_GRAD_OP);
   }
   return out;

@@ -21,10 +21,11 @@ struct FoundParameter {
   const ParameterRule* rule = nullptr;  ///< the option that holds for it, if any
 };
 
-/// Parameters that are flattened into one buffer: those of one unit that have the same dtype and
-/// strategy.
+/// Parameters that are flattened into one buffer: those of one picked unit that have the same dtype
+/// and strategy and, when the model was sharded, were all trainable or all frozen.
 struct FoundUnit {
-  std::string name;  ///< of the module; "(root)" for the root
+  std::string name;    ///< unique; that of the picked unit, and what is special where it is divided
+  std::string picked;  ///< the modules of the picked unit; "(root)" for the root
   ShardingStrategy strategy = ShardingStrategy::FULL_SHARD;
   std::vector<FoundParameter> parameters;
 };
@@ -32,6 +33,7 @@ struct FoundUnit {
 /// A sharded unit on one rank: its layout and where its memory lies.
 struct FlatUnit {
   std::string name;
+  std::string picked;  ///< as in FoundUnit
   ShardingStrategy strategy;
   layout::UnitLayout layout;
   std::vector<FoundParameter> parameters;  ///< in layout order

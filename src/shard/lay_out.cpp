@@ -38,6 +38,7 @@ std::vector<FlatUnit> lay_out(std::vector<FoundUnit> found, const FullyShardOpti
       specs.push_back(spec_of(parameter, options));
     }
     FlatUnit flat{.name = unit.name,
+                  .picked = unit.picked,
                   .strategy = unit.strategy,
                   .layout = layout::UnitLayout::make(unit.name, std::move(specs), layout_options),
                   .parameters = std::move(unit.parameters)};
