@@ -9,9 +9,9 @@
 #include "fullshard/base/error.h"
 #include "fullshard/base/text.h"
 #include "shard/advice.h"
+#include "shard/buffers.h"
 #include "shard/checksum.h"
 #include "shard/discover.h"
-#include "shard/dtype.h"
 #include "shard/lay_out.h"
 #include "shard/strategy.h"
 
@@ -144,13 +144,7 @@ void Engine::check_same_values() const {
 void Engine::broadcast_buffers() const {
   if (!options_.sync_module_states) return;
   for (const NamedTensor& buffer : model_.buffers()) {
-    at::Tensor values = buffer.tensor.detach().contiguous();
-    mesh_.all
-        ->broadcast({values.mutable_data_ptr(), values.numel(),
-                     to_dtype(values.scalar_type(), buffer.name)},
-                    0, {buffer.name, 0})
-        .wait();
-    buffer.tensor.detach().copy_(values);
+    buffer.tensor.detach().copy_(values_of_rank0(*mesh_.all, buffer));
   }
 }
 

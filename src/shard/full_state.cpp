@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "fullshard/base/error.h"
+#include "shard/buffers.h"
 
 namespace fullshard::shard {
 namespace {
@@ -108,7 +109,8 @@ StateDict gather_state(Engine& engine, bool rank0_only) {
   }
   if (keeps) {
     for (const NamedTensor& buffer : engine.model().buffers()) {
-      state[buffer.name] = buffer.tensor.detach().clone();
+      state[buffer.name] =
+          rank0_only ? buffer.tensor.detach().clone() : values_of_rank0(*engine.mesh().all, buffer);
     }
   }
   return state;

@@ -88,8 +88,8 @@ class ShardedModule {
   /// Full parameters for reading, or for editing with UnshardedMode::kWrite. Collective.
   UnshardedScope unsharded(UnshardedMode mode = UnshardedMode::kReadOnly) const;
 
-  /// Copies of all parameters and buffers, whole. Collective. With rank0_only the other ranks get
-  /// an empty map and hold no more than one unit at a time.
+  /// Copies of all parameters, whole, and of rank 0's buffers. Collective. With rank0_only the
+  /// other ranks get an empty map and hold no more than one unit at a time.
   StateDict full_state_dict(bool rank0_only = false) const;
 
   /// Replaces parameters and buffers. Every rank passes the same dictionary. Nothing is changed

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "fullshard/comm/group.h"
+#include "fullshard/shard/model_tree.h"
+
+namespace fullshard::shard {
+
+/// Collective. A contiguous copy of rank 0's values of a buffer, which has the same shape on all
+/// ranks.
+at::Tensor values_of_rank0(comm::Group& group, const NamedTensor& buffer);
+
+}  // namespace fullshard::shard
