@@ -4,18 +4,14 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 
-#include <unordered_set>
-
 namespace fullshard::shard {
 namespace {
-
-using Seen = std::unordered_set<const void*>;
 
 std::string dotted(const std::string& module, const std::string& leaf) {
   return module.empty() ? leaf : module + "." + leaf;
 }
 
-ModelNode node_of(const std::string& name, const torch::nn::Module& module, Seen& seen) {
+ModelNode node_of(const std::string& name, const torch::nn::Module& module) {
   ModelNode node{
       .name = name,
       .class_name = module.name(),
@@ -26,8 +22,7 @@ ModelNode node_of(const std::string& name, const torch::nn::Module& module, Seen
     node.parameters.push_back({dotted(name, item.key()), item.value()});
   }
   for (const auto& child : module.named_children()) {
-    if (!seen.insert(child.value().get()).second) continue;
-    node.children.push_back(node_of(dotted(name, child.key()), *child.value(), seen));
+    node.children.push_back(node_of(dotted(name, child.key()), *child.value()));
   }
   return node;
 }
@@ -36,15 +31,14 @@ bool ends_with_list_class(const std::string& class_name) {
   return class_name.ends_with(".ModuleList") || class_name.ends_with(".Sequential");
 }
 
-ModelNode node_of(const std::string& name, const torch::jit::Module& module, Seen& seen) {
+ModelNode node_of(const std::string& name, const torch::jit::Module& module) {
   ModelNode node{.name = name, .class_name = module.type()->name()->qualifiedName()};
   node.is_layer_list = ends_with_list_class(node.class_name);
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     node.parameters.push_back({dotted(name, item.name), item.value});
   }
   for (const auto& child : module.named_children()) {
-    if (!seen.insert(child.value._ivalue().get()).second) continue;
-    node.children.push_back(node_of(dotted(name, child.name), child.value, seen));
+    node.children.push_back(node_of(dotted(name, child.name), child.value));
   }
   return node;
 }
@@ -61,8 +55,7 @@ std::int64_t ModelNode::elements() const {
 }
 
 ModelTree tree_of(const std::shared_ptr<torch::nn::Module>& module) {
-  Seen seen;
-  return {.root = node_of("", *module, seen), .module = module, .buffers = [module] {
+  return {.root = node_of("", *module), .module = module, .buffers = [module] {
             std::vector<NamedTensor> buffers;
             for (const auto& item : module->named_buffers()) {
               if (item.value().defined()) buffers.push_back({item.key(), item.value()});
@@ -72,8 +65,7 @@ ModelTree tree_of(const std::shared_ptr<torch::nn::Module>& module) {
 }
 
 ModelTree tree_of(const torch::jit::Module& module) {
-  Seen seen;
-  return {.root = node_of("", module, seen), .module = nullptr, .buffers = [module] {
+  return {.root = node_of("", module), .module = nullptr, .buffers = [module] {
             std::vector<NamedTensor> buffers;
             for (const auto& item : module.named_buffers())
               buffers.push_back({item.name, item.value});

@@ -28,7 +28,7 @@ struct ModelNode {
   bool is_layer_list = false;                 ///< a ModuleList or Sequential
   const torch::nn::Module* module = nullptr;  ///< null for TorchScript
   std::vector<NamedTensor> parameters;        ///< its own, with dotted names
-  std::vector<ModelNode> children;            ///< a module used twice is here once
+  std::vector<ModelNode> children;            ///< a module with two names is here under both
 
   /// Elements of all parameters in the subtree, a tied one as often as it occurs.
   std::int64_t elements() const;
