@@ -224,8 +224,10 @@ void expect_match(const shard::StateDict& actual, const shard::StateDict& expect
     ASSERT_NE(found, actual.end()) << name << " is missing";
     ASSERT_EQ(found->second.sizes(), value.sizes()) << name;
     if (value.numel() == 0) continue;
-    const at::Tensor scale = value.abs().clamp_min(1);
-    const double worst = ((found->second - value).abs() / scale).max().item<double>();
+    const at::Tensor wanted = value.to(at::kDouble);
+    const at::Tensor scale = wanted.abs().clamp_min(1);
+    const double worst =
+        ((found->second.to(at::kDouble) - wanted).abs() / scale).max().item<double>();
     EXPECT_LE(worst, tolerance) << name;
   }
 }

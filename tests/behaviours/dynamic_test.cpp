@@ -1,0 +1,132 @@
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+
+#include "support/equality.h"
+
+// Ranks, and steps, that do not all use the same units in the same order.
+
+namespace fullshard::shard {
+namespace {
+
+using testing::Batch;
+using testing::EqualityOptions;
+using testing::Passes;
+using testing::Problem;
+using testing::Turn;
+
+// Equal-shaped units that `order` chooses and orders.
+struct Chooser : testing::Model {
+  Chooser() {
+    for (int i = 0; i < 3; ++i) units->push_back(torch::nn::Linear(4, 4));
+    register_module("units", units);
+    head = register_module("head", torch::nn::Linear(4, 4));
+  }
+  at::Tensor loss(const at::Tensor& x, const at::Tensor& y) override {
+    at::Tensor h = x;
+    for (const std::size_t i : order) {
+      h = torch::tanh(units[i]->as<torch::nn::Linear>()->forward(h));
+    }
+    return (head(h) - y).pow(2).mean();
+  }
+  torch::nn::ModuleList units;
+  torch::nn::Linear head{nullptr};
+  std::vector<std::size_t> order;
+};
+
+const Problem kTask = testing::problem_of<Chooser>(4, 4);
+constexpr int kRanks = 2;
+
+using Order = std::function<std::vector<std::size_t>(std::int64_t step, int rank)>;
+
+// Each rank runs its units in its order; the unsharded run averages what all ranks would do.
+Passes in_order(const Order& order) {
+  return [=](testing::Model& model, const Batch& batch, const Turn& turn) {
+    auto& chooser = static_cast<Chooser&>(model);
+    const bool unsharded = turn.size == 1;
+    at::Tensor sum = at::zeros({}, at::kDouble);
+    for (int rank = 0; rank < (unsharded ? kRanks : 1); ++rank) {
+      const Batch rows = unsharded ? testing::rows_of_rank(batch, rank, kRanks) : batch;
+      chooser.order = order(turn.step, unsharded ? rank : turn.rank);
+      sum = sum + chooser.loss(rows.x, rows.y) / (unsharded ? kRanks : 1);
+    }
+    sum.backward();
+  };
+}
+
+void expect_equal(const Order& order) {
+  testing::expect_equal_passes_for_strategies(kTask, in_order(order),
+                                              {.ranks = kRanks, .training = {.steps = 6}});
+}
+
+TEST(Behaviours, C1_AUnitThatOneRankSkipsCountsAsZeroGradient) {
+  expect_equal([](std::int64_t step, int rank) -> std::vector<std::size_t> {
+    if (step == 2 && rank == 1) return {0, 1};
+    return {0, 2, 1};
+  });
+  expect_equal([](std::int64_t step, int rank) -> std::vector<std::size_t> {
+    if (step >= 2 && rank == 0) return {};
+    return {0, 2, 1};
+  });
+}
+
+TEST(Behaviours, C3_RanksRunUnitsInDifferentOrder) {
+  expect_equal([](std::int64_t, int rank) -> std::vector<std::size_t> {
+    if (rank == 0) return {0, 1, 2};
+    return {2, 1, 0};
+  });
+}
+
+TEST(Behaviours, C3_TheOrderChangesBetweenSteps) {
+  expect_equal([](std::int64_t step, int) -> std::vector<std::size_t> {
+    if (step % 3 == 1) return {1, 0, 2};
+    if (step % 3 == 2) return {2, 1, 0};
+    return {0, 1, 2};
+  });
+}
+
+// Two encoders that take turns, and a unit that returns its input unchanged.
+struct Turns : testing::Model {
+  Turns() {
+    for (const char* name : {"a", "b", "idle"}) {
+      units.push_back(register_module(name, torch::nn::Linear(4, 4)));
+    }
+  }
+  at::Tensor loss(const at::Tensor& x, const at::Tensor& y) override {
+    return (units[step++ % 2](x) - y).pow(2).mean();
+  }
+  std::vector<torch::nn::Linear> units;
+  std::size_t step = 0;
+};
+
+TEST(Behaviours, E7_UnitsThatAreUnusedInAStep) {
+  const Problem task = testing::problem_of<Turns>(4, 4);
+  constexpr std::int64_t kSteps = 6;
+  const StateDict expected = testing::train_reference(task, {.steps = kSteps});
+  for (const auto strategy : {ShardingStrategy::FULL_SHARD, ShardingStrategy::SHARD_GRAD_OP}) {
+    comm::run_as_threads(2, [&](comm::World& world) {
+      const auto model = task.build();
+      const auto sharded = fully_shard(
+          model, world.mesh(),
+          {.auto_wrap_policy = wrap_named({"a", "b", "idle"}), .sharding_strategy = strategy});
+      const auto optimizer =
+          testing::stock_optimizer(testing::Optimizer::kAdamW, sharded.parameters());
+      for (std::int64_t step = 0; step < kSteps; ++step) {
+        const Batch batch = testing::rows_of_rank(task.batch(step), world.rank(), world.size());
+        optimizer->zero_grad();
+        model->loss(batch.x, batch.y).backward();
+        EXPECT_EQ(sharded.counters().live_unsharded_bytes, 0);
+        for (const auto& shard : sharded.named_parameters()) {
+          const bool used = shard.name.starts_with(step % 2 == 0 ? "a." : "b.");
+          EXPECT_EQ(shard.tensor.grad().defined(), used) << shard.name;
+        }
+        optimizer->step();
+      }
+      testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace fullshard::shard

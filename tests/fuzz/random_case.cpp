@@ -1,0 +1,187 @@
+#include "fuzz/random_case.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace fullshard::fuzz {
+namespace {
+
+using shard::ParameterRule;
+using shard::ShardingStrategy;
+
+const char* name_of(ShardingStrategy strategy) {
+  static constexpr const char* kNames[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD",
+                                           "HYBRID_SHARD", "SHARD_OPTIMIZER_ONLY"};
+  return kNames[static_cast<int>(strategy)];
+}
+
+struct Names {
+  std::vector<std::string> modules;
+  std::vector<std::string> parameters;
+};
+
+Names names_of(const NetSpec& spec) {
+  Names names;
+  const auto net = build(spec);
+  for (const auto& item : net->named_modules("", /*include_self=*/false)) {
+    names.modules.push_back(item.key());
+  }
+  for (const auto& item : net->named_parameters()) names.parameters.push_back(item.key());
+  return names;
+}
+
+WrapSpec random_wrap(Random& random, const Names& names) {
+  using Wrap = WrapSpec::Kind;
+  WrapSpec wrap{.kind =
+                    random.of(std::vector{Wrap::kRoot, Wrap::kAutomatic, Wrap::kAutomatic,
+                                          Wrap::kSize, Wrap::kNamed, Wrap::kNamed, Wrap::kGroups})};
+  wrap.min_params = random.between(1, 80);
+  for (const std::string& module : names.modules) {
+    if (random.one_in(2)) wrap.modules.push_back(module);
+  }
+  return wrap;
+}
+
+std::vector<ParameterRule> random_rules(Random& random, const Names& names) {
+  static const std::vector<ShardingStrategy> kStrategies = {
+      ShardingStrategy::FULL_SHARD, ShardingStrategy::SHARD_GRAD_OP, ShardingStrategy::NO_SHARD,
+      ShardingStrategy::SHARD_OPTIMIZER_ONLY};
+  static const std::vector<layout::Atom> kAtoms = {layout::Atom::kElement, layout::Atom::kRow,
+                                                   layout::Atom::kParameter};
+  std::vector<ParameterRule> rules;
+  const int count = random.one_in(2) ? 0 : random.between(1, 3);
+  for (int i = 0; i < count; ++i) {
+    ParameterRule rule{.pattern = random.of(names.parameters)};
+    if (random.one_in(3)) rule.pattern = "*weight";
+    if (random.one_in(2)) rule.strategy = random.of(kStrategies);
+    if (random.one_in(2)) {
+      rule.atom = random.of(kAtoms);
+      rule.rows_per_atom = random.between(1, 3);
+    }
+    rules.push_back(rule);
+  }
+  return rules;
+}
+
+std::vector<double> random_weights(Random& random, int shards) {
+  if (!random.one_in(4)) return {};
+  std::vector<double> weights;
+  for (int i = 0; i < shards; ++i) weights.push_back(random.between(0, 3));
+  if (std::all_of(weights.begin(), weights.end(), [](double w) { return w == 0; })) return {};
+  return weights;
+}
+
+void choose_mesh(Random& random, Case& run) {
+  run.replicate = 1;
+  if (run.ranks > 1 && random.one_in(4)) {
+    run.replicate = run.ranks == 4 ? random.of(std::vector{2, 4}) : run.ranks;
+  }
+}
+
+shard::FullyShardOptions random_sharding(Random& random, const Case& run, const Names& names) {
+  std::vector<ShardingStrategy> strategies = {
+      ShardingStrategy::FULL_SHARD, ShardingStrategy::FULL_SHARD, ShardingStrategy::SHARD_GRAD_OP,
+      ShardingStrategy::NO_SHARD, ShardingStrategy::SHARD_OPTIMIZER_ONLY};
+  if (run.replicate > 1) strategies = {ShardingStrategy::HYBRID_SHARD, strategies[2]};
+  shard::FullyShardOptions options{.sharding_strategy = random.of(strategies),
+                                   .rules = random_rules(random, names),
+                                   .sync_module_states = random.one_in(2)};
+  if (random.one_in(4)) options.gradient_divide_factor = random.between(1, 9);
+  options.shard_weights = random_weights(random, run.ranks / run.replicate);
+  options.min_shard_elements = random.of(std::vector{0, 0, 10, 50});
+  if (random.one_in(4)) options.keep_gathered = {random.of(names.modules)};
+  options.prefetch = random.of(std::vector{0, 0, 1, 2});
+  return options;
+}
+
+std::vector<FreezeSpec> random_freezes(Random& random, const Names& names, std::int64_t steps) {
+  std::vector<FreezeSpec> freezes;
+  for (const std::string& parameter : names.parameters) {
+    if (parameter.starts_with("head.") || !random.one_in(8)) continue;
+    const int last = static_cast<int>(steps);
+    freezes.push_back({parameter, random.one_in(2) ? last : random.between(1, last)});
+  }
+  return freezes;
+}
+
+}  // namespace
+
+Case random_case(std::uint64_t seed) {
+  Random random(seed);
+  Case run{.seed = seed, .ranks = random.between(1, 4)};
+  run.net = random_net(random, run.ranks);
+  const Names names = names_of(run.net);
+  choose_mesh(random, run);
+  run.wrap = random_wrap(random, names);
+  run.sharding = random_sharding(random, run, names);
+  run.limit = random.one_in(4) ? random.of(std::vector{1.0, 1.5, 2.0}) : 0;
+  run.optimizer = static_cast<Optimizer>(random.between(0, 5));
+  run.zero_grad = static_cast<ZeroGrad>(random.between(0, 3));
+  run.steps = random.between(2, 5);
+  run.freezes = random_freezes(random, names, run.steps);
+  run.micro_batches = random.one_in(2) ? 1 : random.between(2, 3);
+  run.deferred = run.micro_batches > 1 && random.one_in(2);
+  run.max_norm = random.one_in(2) ? 0 : random.of(std::vector{0.05, 0.5});
+  run.norm_type = random.of(std::vector{1.0, 2.0, std::numeric_limits<double>::infinity()});
+  for (std::int64_t step = 0; step < run.steps; ++step) {
+    run.interludes.push_back(random.one_in(2) ? Interlude::kNone
+                                              : static_cast<Interlude>(random.between(1, 7)));
+  }
+  return run;
+}
+
+std::string to_string(const WrapSpec& wrap) {
+  switch (wrap.kind) {
+    case WrapSpec::Kind::kRoot: return "root_only";
+    case WrapSpec::Kind::kAutomatic: return "automatic";
+    case WrapSpec::Kind::kSize: return fmt::format("size_based({})", wrap.min_params);
+    case WrapSpec::Kind::kNamed: return fmt::format("named {}", wrap.modules);
+    case WrapSpec::Kind::kGroups: return fmt::format("automatic with group {}", wrap.modules);
+  }
+  return "";
+}
+
+std::string to_string(const Case& run) {
+  static constexpr const char* kOptimizers[] = {"SGD",     "Adam",    "AdamW",
+                                                "RMSprop", "Adagrad", "fused AdamW"};
+  const shard::FullyShardOptions& options = run.sharding;
+  std::string text = fmt::format(
+      "seed {}: {} ranks, replicate {}, {}, units {}\n  net: {}\n", run.seed, run.ranks,
+      run.replicate, name_of(options.sharding_strategy), to_string(run.wrap), to_string(run.net));
+  for (const ParameterRule& rule : options.rules) {
+    text += fmt::format("  rule {}: {}, atom {}, rows {}\n", rule.pattern,
+                        rule.strategy ? name_of(*rule.strategy) : "-",
+                        rule.atom ? static_cast<int>(*rule.atom) : -1, rule.rows_per_atom);
+  }
+  for (const FreezeSpec& freeze : run.freezes) {
+    text += fmt::format("  {} frozen before step {}\n", freeze.pattern, freeze.thawed);
+  }
+  std::vector<int> interludes;
+  for (const Interlude interlude : run.interludes)
+    interludes.push_back(static_cast<int>(interlude));
+  return text + fmt::format(
+                    "  sync {}, divide {}, weights {}, min {}, keep {}, prefetch {}, limit "
+                    "{}\n  {}, {} steps of {}{}, zero_grad {}, clip {} by norm {}, "
+                    "interludes {}\n",
+                    options.sync_module_states, options.gradient_divide_factor,
+                    options.shard_weights, options.min_shard_elements, options.keep_gathered,
+                    options.prefetch, run.limit, kOptimizers[static_cast<int>(run.optimizer)],
+                    run.steps, run.micro_batches, run.deferred ? " deferred" : "",
+                    static_cast<int>(run.zero_grad), run.max_norm, run.norm_type, interludes);
+}
+
+shard::WrapPolicy policy_of(const WrapSpec& spec) {
+  switch (spec.kind) {
+    case WrapSpec::Kind::kRoot: return shard::root_only();
+    case WrapSpec::Kind::kAutomatic: return shard::automatic();
+    case WrapSpec::Kind::kSize: return shard::size_based(spec.min_params);
+    case WrapSpec::Kind::kNamed: return shard::wrap_named(spec.modules);
+    case WrapSpec::Kind::kGroups: return shard::with_groups(shard::automatic(), {spec.modules});
+  }
+  return nullptr;
+}
+
+}  // namespace fullshard::fuzz

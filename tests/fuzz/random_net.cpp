@@ -1,0 +1,245 @@
+#include "fuzz/random_net.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace fullshard::fuzz {
+namespace {
+
+struct Linear final : Layer {
+  Linear(std::int64_t width, bool with_bias) {
+    weight = register_parameter("weight", at::randn({width, width}) / 2);
+    if (with_bias) bias = register_parameter("bias", at::randn({width}) / 4);
+  }
+  at::Tensor forward(const at::Tensor& h, std::int64_t) override {
+    return at::linear(h, weight, bias);
+  }
+  at::Tensor weight, bias;
+};
+
+struct Tied final : Layer {
+  explicit Tied(const at::Tensor& shared) {
+    weight = register_parameter("weight", shared);
+    bias = register_parameter("bias", at::randn({shared.size(0)}) / 4);
+  }
+  at::Tensor forward(const at::Tensor& h, std::int64_t) override {
+    return at::linear(h, weight.t(), bias);
+  }
+  at::Tensor weight, bias;
+};
+
+struct Norm final : Layer {
+  explicit Norm(std::int64_t width) : norm(torch::nn::LayerNormOptions({width})) {
+    register_module("norm", norm);
+  }
+  at::Tensor forward(const at::Tensor& h, std::int64_t) override { return norm(h); }
+  torch::nn::LayerNorm norm;
+};
+
+struct Scalar final : Layer {
+  Scalar() { factor = register_parameter("factor", at::rand({}) + 0.5); }
+  at::Tensor forward(const at::Tensor& h, std::int64_t) override { return h * factor; }
+  at::Tensor factor;
+};
+
+struct Empty final : Layer {
+  explicit Empty(std::int64_t width) {
+    nothing = register_parameter("nothing", at::empty({0, width}));
+  }
+  at::Tensor forward(const at::Tensor& h, std::int64_t) override {
+    return at::cat({h, nothing}, 0) * 0.9;
+  }
+  at::Tensor nothing;
+};
+
+struct Gate final : Layer {
+  explicit Gate(std::int64_t size) { value = register_parameter("value", at::rand({size}) + 0.5); }
+  at::Tensor forward(const at::Tensor& h, std::int64_t) override {
+    const std::int64_t used = std::min(value.size(0), h.size(1));
+    return h + at::constant_pad_nd(value.narrow(0, 0, used), {0, h.size(1) - used});
+  }
+  at::Tensor value;
+};
+
+struct Block final : Layer {
+  Block(std::int64_t width, std::int64_t inner)
+      : norm(torch::nn::LayerNormOptions({width})), up(width, inner), down(inner, width) {
+    register_module("norm", norm);
+    register_module("up", up);
+    register_module("down", down);
+  }
+  at::Tensor forward(const at::Tensor& h, std::int64_t) override {
+    return h + down(torch::gelu(up(norm(h))));
+  }
+  torch::nn::LayerNorm norm;
+  torch::nn::Linear up, down;
+};
+
+struct Bank final : Layer {
+  Bank(std::int64_t width, std::int64_t slices) {
+    weight = register_parameter("weight", at::randn({slices, width, width}) / 2);
+  }
+  at::Tensor forward(const at::Tensor& h, std::int64_t pass) override {
+    return at::mm(h, weight[pass % weight.size(0)]);
+  }
+  at::Tensor weight;
+};
+
+const char* name_of(Kind kind) {
+  static constexpr const char* kNames[] = {"linear", "norm",  "scalar", "empty",
+                                           "gate",   "block", "bank",   "tied"};
+  return kNames[static_cast<int>(kind)];
+}
+
+LayerSpec random_layer(Random& random, const std::vector<LayerSpec>& before) {
+  static const std::vector<Kind> kKinds = {
+      Kind::kLinear, Kind::kLinear, Kind::kNorm,  Kind::kScalar, Kind::kEmpty,
+      Kind::kGate,   Kind::kBlock,  Kind::kBlock, Kind::kBank,   Kind::kTied};
+  LayerSpec spec{.kind = random.of(kKinds),
+                 .inner = random.between(1, 9),
+                 .bias = !random.one_in(3),
+                 .twin = random.one_in(8)};
+  if (spec.kind != Kind::kTied) return spec;
+  std::vector<int> matrices;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (before[i].kind == Kind::kLinear) matrices.push_back(static_cast<int>(i));
+  }
+  if (matrices.empty()) {
+    spec.kind = Kind::kLinear;
+  } else {
+    spec.of = random.of(matrices);
+  }
+  return spec;
+}
+
+CallSpec random_call(Random& random, int layers, int ranks) {
+  CallSpec call{.layer = random.between(0, layers - 1), .residual = random.one_in(2)};
+  if (random.one_in(5)) {
+    call.period = random.between(2, 3);
+    call.phase = random.between(0, call.period - 1);
+  }
+  if (random.one_in(12)) call.only_rank = random.between(0, ranks - 1);
+  return call;
+}
+
+}  // namespace
+
+NetSpec random_net(Random& random, int ranks) {
+  NetSpec spec{.width = random.between(1, 7)};
+  const int layers = random.between(1, 7);
+  for (int i = 0; i < layers; ++i) spec.layers.push_back(random_layer(random, spec.layers));
+  const int calls = random.between(1, layers + 4);
+  for (int i = 0; i < calls; ++i) spec.calls.push_back(random_call(random, layers, ranks));
+  spec.penalty = random.one_in(3);
+  spec.slope = random.one_in(5);
+  spec.cached = random.one_in(5);
+  spec.peek = random.one_in(6);
+  return spec;
+}
+
+std::string to_string(const NetSpec& spec) {
+  std::string text = fmt::format("width {}; layers:", spec.width);
+  for (const LayerSpec& layer : spec.layers) {
+    text += fmt::format(" {}", name_of(layer.kind));
+    if (layer.kind == Kind::kLinear && !layer.bias) text += "(no bias)";
+    if (layer.kind == Kind::kTied) text += fmt::format("(of {})", layer.of);
+    if (layer.kind == Kind::kGate || layer.kind == Kind::kBlock || layer.kind == Kind::kBank) {
+      text += fmt::format("({})", layer.inner);
+    }
+    if (layer.twin) text += "(twin)";
+  }
+  text += "; calls:";
+  for (const CallSpec& call : spec.calls) {
+    text += fmt::format(" {}{}", call.layer, call.residual ? "+" : "");
+    if (call.period > 1) text += fmt::format("(passes {} mod {})", call.phase, call.period);
+    if (call.only_rank >= 0) text += fmt::format("(rank {})", call.only_rank);
+  }
+  return text + fmt::format("{}{}{}{}", spec.penalty ? "; penalty" : "",
+                            spec.slope ? "; slope" : "", spec.cached ? "; cached" : "",
+                            spec.peek ? "; peek" : "");
+}
+
+Net::Net(NetSpec spec) : spec_(std::move(spec)) {
+  register_module("layers", layers_);
+  for (std::size_t i = 0; i < spec_.layers.size(); ++i) {
+    const auto layer = make(spec_.layers[i]);
+    layers_->push_back(layer);
+    if (spec_.layers[i].twin) register_module(fmt::format("twin{}", i), layer);
+  }
+  head_ = register_module("head", torch::nn::Linear(spec_.width, spec_.width));
+}
+
+std::shared_ptr<Layer> Net::make(const LayerSpec& spec) const {
+  switch (spec.kind) {
+    case Kind::kLinear: return std::make_shared<Linear>(spec_.width, spec.bias);
+    case Kind::kNorm: return std::make_shared<Norm>(spec_.width);
+    case Kind::kScalar: return std::make_shared<Scalar>();
+    case Kind::kEmpty: return std::make_shared<Empty>(spec_.width);
+    case Kind::kGate: return std::make_shared<Gate>(spec.inner);
+    case Kind::kBlock: return std::make_shared<Block>(spec_.width, spec.inner);
+    case Kind::kBank: return std::make_shared<Bank>(spec_.width, spec.inner);
+    case Kind::kTied:
+      return std::make_shared<Tied>(layers_->at<Linear>(static_cast<std::size_t>(spec.of)).weight);
+  }
+  return nullptr;
+}
+
+at::Tensor Net::run(const at::Tensor& x, const Pass& pass) {
+  at::Tensor h = x;
+  for (std::size_t i = 0; i < spec_.calls.size(); ++i) {
+    const CallSpec& call = spec_.calls[i];
+    if (call.only_rank >= 0 && call.only_rank != pass.rank) continue;
+    if (pass.number % call.period != call.phase) continue;
+    auto* layer = layers_[static_cast<std::size_t>(call.layer)]->as<Layer>();
+    const at::Tensor out = torch::tanh(layer->forward(h, pass.number));
+    h = call.residual ? h + out : out;
+    if (i == spec_.calls.size() / 2) middle_ = h;
+  }
+  return head_(h);
+}
+
+at::Tensor Net::loss(const at::Tensor& x, const at::Tensor& y) {
+  return (run(x, {}) - y).pow(2).mean();
+}
+
+at::Tensor Net::all_losses(const at::Tensor& x, const at::Tensor& y, const Pass& pass) {
+  const at::Tensor input = spec_.slope ? x.detach().clone().requires_grad_() : x;
+  const at::Tensor out = run(input, pass);
+  at::Tensor loss = (out - y).pow(2).mean();
+  if (spec_.slope) {
+    const at::Tensor slope = torch::autograd::grad({out.sum()}, {input}, {}, true, true)[0];
+    loss = loss + 0.1 * slope.pow(2).sum(1).mean();
+  }
+  if (spec_.penalty) {
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& parameter : parameters()) all.push_back(parameter.flatten());
+    loss = loss + 0.01 * at::cat(all).pow(2).sum();
+  }
+  return loss;
+}
+
+void Net::backward(const testing::Batch& batch, const Pass& pass, double scale) {
+  middle_ = at::Tensor();
+  const at::Tensor loss = all_losses(batch.x, batch.y, pass) * scale;
+  const at::Tensor middle = middle_;
+  if (spec_.peek) {
+    const at::NoGradGuard no_grad;
+    run(batch.y, {pass.number + 1, pass.rank});
+  }
+  loss.backward({}, /*retain_graph=*/spec_.cached);
+  if (!spec_.cached) return;
+  // All ranks must make the same number of backward passes, also those that skipped the middle.
+  at::Tensor second = head_->bias.cos().sum();
+  if (middle.defined()) second = second + middle.abs().mean();
+  (second * scale).backward();
+}
+
+std::shared_ptr<Net> build(const NetSpec& spec) {
+  const auto model = testing::build_seeded([&] { return std::make_shared<Net>(spec); });
+  model->to(at::kDouble);
+  return std::static_pointer_cast<Net>(model);
+}
+
+}  // namespace fullshard::fuzz
