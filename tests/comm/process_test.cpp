@@ -267,6 +267,21 @@ TEST(Joining, RefusesARankThatComesTwice) {
   expect_all_well(processes, 0, 3);
 }
 
+TEST(Joining, RefusesRanksOfAnotherWorldSize) {
+  FileExchange exchange;
+  Processes processes;
+  for (const int rank : {0, 1}) {
+    processes.start([&, rank] {
+      FileExchange own(exchange);
+      const Error error = expect_error(
+          ErrorCode::kMismatch, [&] { make_shm_world(rank, 3 + rank, rank, own, kPatient); });
+      EXPECT_THAT(std::string(error.what()),
+                  HasSubstr("rank 1 joined a world of 4 ranks, rank 0 one of 3"));
+    });
+  }
+  expect_all_well(processes, 0, 2);
+}
+
 TEST(Joining, RefusesRanksThatDoNotExist) {
   MemoryExchange exchange;
   expect_error(ErrorCode::kInvalidArgument, [&] { make_shm_world(2, 2, 0, exchange); });

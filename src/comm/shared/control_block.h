@@ -29,9 +29,9 @@ struct ControlHeader {
   std::uint64_t magic;
   std::uint64_t staging_bytes;  ///< of one half of one rank's staging area
   std::int32_t ranks;
+  Failure failure;
   alignas(64) std::atomic<std::uint32_t> doorbell;  ///< changes whenever sleepers should look again
   alignas(64) std::atomic<std::uint32_t> sleepers;  ///< how many may be asleep on the doorbell
-  alignas(64) Failure failure;
 };
 
 /// Whether a rank still takes part.
@@ -44,12 +44,11 @@ struct SignalNote {
   std::int64_t step = -1;
 };
 
-/// Written by its own rank only.
-struct Slot {
-  alignas(64) std::atomic<std::uint64_t> rounds;  ///< meetings this rank has arrived at
-  alignas(
-      64) std::atomic<std::uint64_t> entered;  ///< operations begun; the newest is number `entered`
-  std::atomic<std::uint64_t> finished;         ///< the last operation ended
+/// Written by its own rank only; slots of different ranks share no cache line.
+struct alignas(64) Slot {
+  std::atomic<std::uint64_t> rounds;     ///< meetings this rank has arrived at
+  std::atomic<std::uint64_t> entered;    ///< operations begun; the newest is number `entered`
+  std::atomic<std::uint64_t> finished;   ///< the last operation ended
   std::atomic<std::int64_t> changed_at;  ///< base::Clock nanoseconds of the last change of these
   std::atomic<std::int64_t> noted_at;    ///< the same of `note`
   std::atomic<std::uint32_t> presence;   ///< Presence

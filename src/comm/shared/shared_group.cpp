@@ -142,8 +142,10 @@ void SharedGroup::reduce_whole(CollectiveCall& call, std::byte* data, std::int64
                                DType dtype, ReduceOp op) {
   copy({staging(rank())}, {data}, count, dtype);
   call.meet();
-  std::vector<const void*> pieces;
-  for (int other = 0; other < size(); ++other) pieces.push_back(staging(other));
+  std::vector<const void*> pieces(static_cast<std::size_t>(size()));
+  for (int other = 0; other < size(); ++other) {
+    pieces[static_cast<std::size_t>(other)] = staging(other);
+  }
   reduce_parts(pieces, data, count, dtype, op);
   half_ ^= 1U;
 }

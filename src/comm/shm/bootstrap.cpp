@@ -167,6 +167,11 @@ class Host {
                               exists ? "has come already"
                                      : fmt::format("is not one of 1 to {}", size_ - 1)));
     }
+    if (hello.packet.bytes != static_cast<std::uint64_t>(size_)) {
+      throw Error(ErrorCode::kMismatch,
+                  fmt::format("rank {} joined a world of {} ranks, rank 0 one of {}", rank,
+                              hello.packet.bytes, size_));
+    }
     joined_.peers[static_cast<std::size_t>(rank)] = Peer::from(std::move(hello));
     connections_[static_cast<std::size_t>(rank)] = std::move(connection);
   }
@@ -254,6 +259,19 @@ Received receive_from_host(int connection, Deadline deadline) {
   return std::move(*received);
 }
 
+// Peers come in rank order, the control block last.
+void receive_world(int connection, Deadline deadline, Joined& joined) {
+  for (Peer& peer : joined.peers) {
+    Received received = receive_from_host(connection, deadline);
+    FULLSHARD_CHECK(received.packet.kind == PacketKind::kPeer);
+    peer = Peer::from(std::move(received));
+  }
+  Received received = receive_from_host(connection, deadline);
+  FULLSHARD_CHECK(received.packet.kind == PacketKind::kControl && received.fds.size() == 1);
+  joined.control = MemfdSegment::attach(std::move(received.fds[0]), received.packet.bytes,
+                                        "the world's control block");
+}
+
 Joined join_as_guest(int rank, int size, Exchange& exchange, const CommOptions& options) {
   const Deadline deadline = Deadline::after(options.timeout);
   const std::string address = exchange.get(kAddressKey, options.timeout);
@@ -261,6 +279,7 @@ Joined join_as_guest(int rank, int size, Exchange& exchange, const CommOptions& 
   const UniqueFd connection = connect_to(address.substr(0, kHexDigits));
   Self self = make_self();
   Packet hello = about(PacketKind::kHello, rank, self.peer);
+  hello.bytes = static_cast<std::uint64_t>(size);
   hello.set_text(address.substr(kHexDigits));
   if (!send(connection.get(), hello, self.peer.descriptors(), deadline)) {
     throw Error(ErrorCode::kPeerLost, "rank 0 ended while the ranks were joining", 0);
@@ -268,18 +287,8 @@ Joined join_as_guest(int rank, int size, Exchange& exchange, const CommOptions& 
   Joined joined;
   joined.inbox = std::move(self.inbox);
   joined.peers.resize(static_cast<std::size_t>(size));
-  while (true) {
-    Received received = receive_from_host(connection.get(), deadline);
-    if (received.packet.kind == PacketKind::kControl) {
-      FULLSHARD_CHECK_EQ(received.fds.size(), 1U);
-      joined.control = MemfdSegment::attach(std::move(received.fds[0]), received.packet.bytes,
-                                            "the world's control block");
-      return joined;
-    }
-    const int other = received.packet.rank;
-    FULLSHARD_CHECK(received.packet.kind == PacketKind::kPeer && other >= 0 && other < size);
-    joined.peers[static_cast<std::size_t>(other)] = Peer::from(std::move(received));
-  }
+  receive_world(connection.get(), deadline, joined);
+  return joined;
 }
 
 }  // namespace

@@ -30,7 +30,8 @@ struct Packet {
   std::int32_t pid = 0;
   base::ErrorCode code = base::ErrorCode::kInternal;  ///< of a kFailed packet
   std::uint64_t ticket = 0;                           ///< of a kSegment packet
-  std::uint64_t bytes = 0;        ///< of the memory that a descriptor stands for
+  std::uint64_t bytes =
+      0;  ///< of the memory that a descriptor stands for; ranks of the world in a kHello
   std::array<char, 1024> text{};  ///< the token of a kHello, the reason of a kFailed packet
 
   void set_text(std::string_view value) { value.copy(text.data(), text.size() - 1); }
