@@ -8,39 +8,14 @@
 #include <algorithm>
 #include <deque>
 
+#include "cli/bench_parser.h"
 #include "cli/help.h"
-#include "fullshard/base/error.h"
-#include "fullshard/base/text.h"
+#include "cli/parsing.h"
 #include "fullshard/config/render.h"
 #include "fullshard/config/schema.h"
 
 namespace fullshard::cli {
 namespace {
-
-[[noreturn]] void fail(const std::string& message) {
-  throw base::Error(base::ErrorCode::kUsage, message);
-}
-
-bool is_option(const std::string& argument) { return argument.starts_with('-'); }
-
-std::string without_value(const std::string& argument) {
-  return argument.substr(0, argument.find('='));
-}
-
-[[noreturn]] void fail_unknown(std::string_view kind, const std::string& word,
-                               const std::vector<std::string>& known, std::string_view help) {
-  const std::string nearest = base::nearest_name(word, known);
-  fail(nearest.empty()
-           ? fmt::format("unknown {} '{}'; see '{}'", kind, word, help)
-           : fmt::format("unknown {} '{}'; the nearest known one is '{}'", kind, word, nearest));
-}
-
-/// Help is shown by fullshard itself, from the schema.
-void prepare(CLI::App& app, bool& help) {
-  app.set_help_flag();
-  app.allow_extras();
-  app.add_flag("-h,--help", help);
-}
 
 /// `fullshard train ...`: one CLI11 option for each row of the schema.
 class TrainParser {
@@ -72,7 +47,7 @@ class TrainParser {
  private:
   void add_flag(const std::string& key, const std::string& value) {
     if (value.starts_with("--") && config::find_field(value.substr(2)) != nullptr) {
-      fail(fmt::format("--{} needs a value; found the option '{}' in its place", key, value));
+      fail_usage(fmt::format("--{} needs a value; found the option '{}' in its place", key, value));
     }
     command_.flags.emplace_back(key, value);
   }
@@ -81,12 +56,12 @@ class TrainParser {
     if (extras.empty()) return;
     const auto option = std::ranges::find_if(extras, is_option);
     if (option == extras.end()) {
-      fail(fmt::format("unexpected argument '{}'; the configuration file is already '{}'",
-                       extras.front(), command_.config_file));
+      fail_usage(fmt::format("unexpected argument '{}'; the configuration file is already '{}'",
+                             extras.front(), command_.config_file));
     }
     const std::string word = without_value(*option);
     if (word.starts_with("--") && find_near_field(word)) {
-      fail(config::unknown_key(word.substr(2), "--"));
+      fail_usage(config::unknown_key(word.substr(2), "--"));
     }
     fail_unknown("option", word, {"--help", "--print-config", "--help-markdown"},
                  "fullshard train --help");
@@ -117,24 +92,31 @@ Command parse_command_line(int argc, const char* const* argv) {
   prepare(app, help);
   app.add_flag("--version", version);
   TrainParser train(app);
+  BenchParser bench(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string message = error.what();  // "NAME: what CLI11 misses"
-    fail(message.substr(0, message.find(':')) + " needs a value");
+    fail_usage(message.substr(0, message.find(':')) + " needs a value");
+  } catch (const CLI::ConversionError& error) {
+    const std::string message = error.what();  // "Could not convert: NAME = VALUE"
+    const std::size_t colon = message.find(": ");
+    fail_usage(message.substr(colon == std::string::npos ? 0 : colon + 2) +
+               "; expected an integer");
   } catch (const CLI::ParseError& error) {
-    fail(error.what());
+    fail_usage(error.what());
   }
   if (train.chosen()) return train.result();
+  if (bench.chosen()) return bench.result(argc, argv);
   if (help) return ShowText{main_help()};
   if (version) return ShowText{version_line()};
   const std::vector<std::string> extras = app.remaining();
-  if (extras.empty()) fail("no command given; see 'fullshard --help'");
+  if (extras.empty()) fail_usage("no command given; see 'fullshard --help'");
   if (is_option(extras.front())) {
     fail_unknown("option", without_value(extras.front()), {"--help", "--version"},
                  "fullshard --help");
   }
-  fail_unknown("command", extras.front(), {"train"}, "fullshard --help");
+  fail_unknown("command", extras.front(), {"train", "bench"}, "fullshard --help");
 }
 
 }  // namespace fullshard::cli

@@ -4,6 +4,7 @@
 #include <variant>
 #include <vector>
 
+#include "fullshard/bench/step_bench.h"
 #include "fullshard/config/load.h"
 
 namespace fullshard::cli {
@@ -20,7 +21,17 @@ struct TrainCommand {
   bool print_config = false;
 };
 
-using Command = std::variant<ShowText, TrainCommand>;
+/// `fullshard bench step`.
+struct BenchStepCommand {
+  bench::StepBenchOptions options;
+};
+
+/// `fullshard bench measure-step SPEC`: what `bench step` starts, not for users.
+struct MeasureStepCommand {
+  std::string spec;  ///< a bench::StepSpec in JSON
+};
+
+using Command = std::variant<ShowText, TrainCommand, BenchStepCommand, MeasureStepCommand>;
 
 /// Understands a command line. Throws base::Error(kUsage) that names the argument which cannot be
 /// understood and the nearest known one. Values of flags are not looked at yet.

@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "fullshard/base/error.h"
-#include "fullshard/engine/entry.h"
 
 namespace fullshard::cli {
 namespace {
@@ -40,18 +39,17 @@ void* load_library() {
 
 std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
-int train_in_this_process(const std::string& effective_config_json) {
-  // Never unloaded: threads of it may still run when training has ended.
+int run_in_engine(const char* entry_point, const std::string& json) {
+  // Never unloaded: threads of it may still run when the call has ended.
   void* library = load_library();
   if (library == nullptr) {
     const auto places = usual_places();
     fail(fmt::format("cannot find {} in {} or {}; build or install the engine there", kLibrary,
                      places[0].string(), places[1].string()));
   }
-  void* symbol = ::dlsym(library, "fullshard_engine_train");
+  void* symbol = ::dlsym(library, entry_point);
   if (symbol == nullptr) fail(fmt::format("{} is of another version: {}", kLibrary, ::dlerror()));
-  const auto train = reinterpret_cast<decltype(&fullshard_engine_train)>(symbol);
-  return train(effective_config_json.c_str());
+  return reinterpret_cast<int (*)(const char*)>(symbol)(json.c_str());
 }
 
 }  // namespace fullshard::cli

@@ -1,5 +1,6 @@
 #include "cli/help.h"
 
+#include "fullshard/bench/step_bench.h"
 #include "fullshard/config/render.h"
 
 namespace fullshard::cli {
@@ -11,6 +12,7 @@ Fully sharded data-parallel training.
 
 Commands:
   train    train a language model on text, sharded over the ranks of this host
+  bench    measure this build against others
 
 Options:
   -h, --help    show this, or after a command that command's help
@@ -35,6 +37,53 @@ Options:
 Each field can be set in the file, as FIELD = value under [SECTION], and by its flag, which wins.
 A flag's list is comma-separated: --optimizer.no_decay '*.bias,*norm*'.
 )" + config::flag_help();
+}
+
+std::string bench_help() {
+  return R"(Usage: fullshard bench BENCHMARK [OPTION...]
+
+Benchmarks:
+  step    the training step, sharded against plain training and against a peer
+
+'fullshard bench BENCHMARK --help' lists its options.
+)";
+}
+
+std::string bench_step_help() {
+  return R"(Usage: fullshard bench step [OPTION...]
+
+Measures training steps of a GPT with a tied head, in rounds. Each round runs, one after another:
+plain training, unsharded in one process with all threads on the whole global batch; the same
+sharded; and, with --peer, a program to compare with. Losses and gradients of plain and sharded
+training are compared, and nothing is reported unless they agree.
+
+Shape:
+  --shape NAME    a: GPT-2 124M, sequences of 256 tokens, 2 a rank; b: the same, 128, 1 a rank;
+                  c: 10.8M parameters, 256, 4 a rank; default c
+  --layers N, --dim N, --heads N, --vocab N, --seq N, --batch N
+                  override one size of it; --batch is sequences a rank
+
+Job:
+  --ranks N               ranks of the sharded training; default 2
+  --threads-per-rank N    computing threads of each; default 1
+  --one-rank              one rank with one thread, against plain training with one thread
+  --strategy NAME         FULL_SHARD, SHARD_GRAD_OP or NO_SHARD; default FULL_SHARD
+
+Measurement:
+  --pairs N       rounds; default 5
+  --steps N       steps of a run, the first of which warms up; default 6
+  --no-memory     leave out one run of 3 steps of each in which memory is sampled every 20 ms
+  --json FILE     write everything that was measured, with facts about the machine
+
+Peer:
+  --peer SCRIPT           Python script, run by torch.distributed.run as one process a rank, with
+                          --mode, --layers, --dim, --heads, --vocab, --seq, --batch and --steps;
+                          prints a line of JSON with tok_s, step_s and loss
+  --peer-python PYTHON    the Python to run it with
+  --peer-modes LIST       comma-separated; default fsdp2,fsdp1,ddp. 'single' is run as one process
+                          on the whole global batch
+
+)" + bench::step_columns_help();
 }
 
 std::string version_line() { return "fullshard " FULLSHARD_VERSION "\n"; }

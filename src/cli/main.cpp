@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "cli/bench.h"
 #include "cli/command_line.h"
 #include "cli/train.h"
 #include "fullshard/base/error.h"
@@ -13,6 +14,12 @@ int run(const cli::Command& command) {
   if (const auto* show = std::get_if<cli::ShowText>(&command)) {
     std::fputs(show->text.c_str(), stdout);
     return 0;
+  }
+  if (const auto* step = std::get_if<cli::BenchStepCommand>(&command)) {
+    return cli::bench_step(*step);
+  }
+  if (const auto* measure = std::get_if<cli::MeasureStepCommand>(&command)) {
+    return cli::measure_step(*measure);
   }
   return cli::train(std::get<cli::TrainCommand>(command));
 }

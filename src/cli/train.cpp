@@ -1,9 +1,9 @@
 #include "cli/train.h"
 
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "cli/engine_library.h"
 #include "cli/placement.h"
@@ -50,7 +50,7 @@ config::TrainConfig settle(config::TrainConfig config, const std::optional<Place
 int run_engine(const config::TrainConfig& config) {
   // OpenMP reads it when the engine's library is loaded.
   ::setenv("OMP_NUM_THREADS", fmt::format("{}", config.job.threads_per_rank).c_str(), 1);
-  return train_in_this_process(config::to_json(config));
+  return run_in_engine("fullshard_engine_train", config::to_json(config));
 }
 
 int launch_ranks(const config::TrainConfig& config) {

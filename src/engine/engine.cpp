@@ -1,5 +1,4 @@
 #include <ATen/Context.h>
-#include <c10/util/Exception.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -8,9 +7,9 @@
 #include <cstdlib>
 #include <iostream>
 #include <string_view>
+#include <utility>
 
-#include "fullshard/base/error.h"
-#include "fullshard/base/error_report.h"
+#include "engine/rank.h"
 #include "fullshard/comm/init.h"
 #include "fullshard/comm/world.h"
 #include "fullshard/config/json.h"
@@ -20,24 +19,6 @@
 
 namespace fullshard::engine {
 namespace {
-
-/// Tells why the exception being handled ends this process; returns the exit code.
-int report_current_exception() noexcept {
-  try {
-    throw;
-  } catch (const base::Error& error) {
-    base::report_error(error);
-    return base::exit_code(error);
-  } catch (const c10::Error& error) {
-    // what() would add torch's stack trace, which says nothing to a user.
-    base::report_error(std::runtime_error(error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    base::report_error(error);
-  } catch (...) {
-    base::report_error(std::runtime_error("an exception that is no std::exception"));
-  }
-  return 1;
-}
 
 int terminal_columns() {
   winsize size{};
@@ -71,14 +52,9 @@ int exit_code_of(const trainer::TrainResult& result) {
 /// This process is one rank.
 int train_as_rank(const config::TrainConfig& config, comm::World world,
                   const trainer::RunContext& context) {
-  try {
-    return exit_code_of(trainer::train(config, world, context));
-  } catch (const std::exception& error) {
-    // Told before the others hear of it, so that this cause comes before what follows from it.
-    const int code = report_current_exception();
-    world.group().abort(error.what());
-    return code;
-  }
+  return run_as_rank(std::move(world), [&](comm::World& rank) {
+    return exit_code_of(trainer::train(config, rank, context));
+  });
 }
 
 /// This process is the whole job.

@@ -36,6 +36,14 @@ def test_train_help_lists_every_field_with_its_default(fullshard):
     assert fields > 30
 
 
+def test_bench_help_lists_benchmarks_options_and_columns(fullshard):
+    assert re.search(r"^  step ", fullshard.run("bench", "--help").stdout, re.M)
+    help_text = fullshard.run("bench", "step", "--help").stdout
+    for option in ("--shape", "--ranks", "--pairs", "--peer-python", "--json"):
+        assert re.search(rf"^  {option} ", help_text, re.M)
+    assert re.search(r"^  tokens/s +tokens of the global batch", help_text, re.M)
+
+
 def test_help_wins_over_everything_else(fullshard):
     answer = fullshard.run("train", "--nonsense", "--help", "--training.steps", "x")
     assert answer.returncode == 0
@@ -58,6 +66,15 @@ def test_no_command_that_needs_no_tensors_loads_torch(fullshard):
     ((), "no command given"),
     (("trian",), "unknown command 'trian'; the nearest known one is 'train'"),
     (("xyzzy",), "unknown command 'xyzzy'; see 'fullshard --help'"),
+    (("bench",), "no benchmark given; see 'fullshard bench --help'"),
+    (("bench", "stap"), "unknown benchmark 'stap'; the nearest known one is 'step'"),
+    (("bench", "step", "--layer", "4"), "unknown option '--layer'; the nearest known one is '--layers'"),
+    (("bench", "step", "--layers", "x"), "--layers = x; expected an integer"),
+    (("bench", "step", "--layers"), "--layers needs a value"),
+    (("bench", "step", "--shape", "q"), '--shape: found "q"; expected one of a, b, c'),
+    (("bench", "step", "--pairs", "0"), "--pairs: found 0; expected an integer, 1 or more"),
+    (("bench", "step", "--peer", "x.py"), "--peer and --peer-python belong together"),
+    (("bench", "step", "fast"), "unexpected argument 'fast'; see 'fullshard bench step --help'"),
     (("--hlep",), "unknown option '--hlep'; the nearest known one is '--help'"),
     (("train", "--training.step", "3"),
      "unknown option '--training.step'; the nearest known one is '--training.steps'"),

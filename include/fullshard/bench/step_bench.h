@@ -19,10 +19,10 @@ struct StepBenchOptions {
   std::string peer_python;  ///< the Python that runs it
   std::vector<std::string> peer_modes = {"fsdp2", "fsdp1", "ddp"};
 
-  std::string json;                      ///< file for everything that was measured; empty = none
-  std::vector<std::string> measure;      ///< command that measures a StepSpec, given as its last
-                                         ///< argument in JSON
-  std::vector<std::string> command_line; ///< for the report: how the user called it
+  std::string json;                       ///< file for everything that was measured; empty = none
+  std::vector<std::string> measure;       ///< command that measures a StepSpec, given as its last
+                                          ///< argument in JSON
+  std::vector<std::string> command_line;  ///< for the report: how the user called it
 };
 
 /// Where a run is shown.

@@ -17,23 +17,23 @@ struct StepCounters {
 
 /// What only our own runs tell; peers are not asked.
 struct StepDetails {
-  std::vector<double> losses;              ///< of every step, warm-up included; whole batch
-  std::vector<double> step_seconds;        ///< of every step, warm-up included
-  double grad_norm = 0;                    ///< of the warm-up step
-  std::int64_t parameters = 0;             ///< elements of the whole model
-  std::string torch;                       ///< version
-  std::optional<StepCounters> counters;    ///< of a sharded run
+  std::vector<double> losses;            ///< of every step, warm-up included; whole batch
+  std::vector<double> step_seconds;      ///< of every step, warm-up included
+  double grad_norm = 0;                  ///< of the warm-up step
+  std::int64_t parameters = 0;           ///< elements of the whole model
+  std::string torch;                     ///< version
+  std::optional<StepCounters> counters;  ///< of a sharded run
 };
 
 /// What one run tells, as one line of JSON on its standard output under the keys that stand beside
 /// the fields. Times are medians over the measured steps, in seconds.
 struct StepResult {
-  double step_seconds = 0;       ///< step_s: until the slowest rank has ended
-  double tokens_per_second = 0;  ///< tok_s: of all ranks together
-  double loss = 0;               ///< loss: mean over the global batch, last step
-  double forward_seconds = 0;    ///< fwd; 0 when not told
-  double backward_seconds = 0;   ///< bwd; 0 when not told
-  double optimizer_seconds = 0;  ///< opt: zero_grad included; 0 when not told
+  double step_seconds = 0;             ///< step_s: until the slowest rank has ended
+  double tokens_per_second = 0;        ///< tok_s: of all ranks together
+  double loss = 0;                     ///< loss: mean over the global batch, last step
+  double forward_seconds = 0;          ///< fwd; 0 when not told
+  double backward_seconds = 0;         ///< bwd; 0 when not told
+  double optimizer_seconds = 0;        ///< opt: zero_grad included; 0 when not told
   std::optional<StepDetails> details;  ///< details
 };
 
@@ -47,7 +47,6 @@ StepResult parse_step_result(std::string_view output, std::string_view source);
 /// Largest relative difference between two runs of the same steps: of any step's loss, and of the
 /// warm-up step's gradient norm. The norm is compared because AdamW hides a gradient that is wrong
 /// by a factor. Throws base::Error(kInternal) naming what differs by more than `tolerance`.
-double verify_same_training(const StepDetails& plain, const StepDetails& sharded,
-                            double tolerance);
+double verify_same_training(const StepDetails& plain, const StepDetails& sharded, double tolerance);
 
 }  // namespace fullshard::bench

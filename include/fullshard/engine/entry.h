@@ -12,4 +12,9 @@ extern "C" {
 /// went wrong has been told through base::report_error.
 __attribute__((visibility("default"))) int fullshard_engine_train(
     const char* effective_config_json);
+
+/// Makes the measurement that a bench::StepSpec in JSON describes, in this process, or as one of
+/// its ranks with RANK in the environment. Rank 0 prints a bench::StepResult as a line of JSON.
+/// Returns the exit code, as above.
+__attribute__((visibility("default"))) int fullshard_engine_measure_step(const char* spec_json);
 }

@@ -1,0 +1,89 @@
+#include "bench/contender.h"
+
+#include <fmt/format.h>
+
+#include "fullshard/base/error_report.h"
+
+namespace fullshard::bench {
+namespace {
+
+/// What a surrounding launcher or an earlier measurement may have left in the environment.
+std::vector<std::string> foreign_variables() {
+  return {"RANK",        "WORLD_SIZE",  "LOCAL_RANK",           "LOCAL_WORLD_SIZE",
+          "MASTER_ADDR", "MASTER_PORT", base::kErrorFdVariable, "PEER_MEM_DIR"};
+}
+
+Invocation invocation(std::vector<std::string> command, int threads) {
+  return {.command = std::move(command),
+          .environment = {{"OMP_NUM_THREADS", fmt::format("{}", threads)}},
+          .unset = foreign_variables()};
+}
+
+Contender ours(const StepBenchOptions& options, bool sharded) {
+  StepSpec spec = options.spec;
+  spec.sharded = sharded;
+  const auto invoke = [spec, measure = options.measure](int steps, const std::string& gate) {
+    StepSpec run = spec;
+    run.steps = steps;
+    run.memory_gate = gate;
+    std::vector<std::string> command = measure;
+    command.push_back(to_json(run));
+    return invocation(std::move(command), threads_per_process(run));
+  };
+  return {sharded ? kSharded : kPlain, process_count(spec), invoke};
+}
+
+/// The peer's flags for the shape; `batch` sequences a process.
+std::vector<std::string> peer_flags(const StepShape& shape, std::int64_t batch, int steps) {
+  const std::pair<const char*, std::int64_t> values[] = {
+      {"--layers", shape.layers}, {"--dim", shape.dim}, {"--heads", shape.heads},
+      {"--vocab", shape.vocab},   {"--seq", shape.seq}, {"--batch", batch},
+      {"--steps", steps}};
+  std::vector<std::string> flags;
+  for (const auto& [name, value] : values) {
+    flags.emplace_back(name);
+    flags.push_back(fmt::format("{}", value));
+  }
+  return flags;
+}
+
+std::vector<std::string> peer_command(const StepBenchOptions& options, const std::string& mode,
+                                      int processes, int steps) {
+  std::vector<std::string> command = {options.peer_python};
+  if (mode != kSingleMode) {
+    for (const char* word : {"-m", "torch.distributed.run", "--standalone", "--nproc-per-node"}) {
+      command.emplace_back(word);
+    }
+    command.push_back(fmt::format("{}", processes));
+  }
+  for (const std::string& word : {options.peer, std::string("--mode"), mode}) {
+    command.push_back(word);
+  }
+  const std::int64_t batch = options.spec.shape.batch * (options.spec.ranks / processes);
+  for (std::string& flag : peer_flags(options.spec.shape, batch, steps)) {
+    command.push_back(std::move(flag));
+  }
+  return command;
+}
+
+Contender peer(const StepBenchOptions& options, const std::string& mode) {
+  const int processes = mode == kSingleMode ? 1 : options.spec.ranks;
+  const int threads = options.spec.threads * (options.spec.ranks / processes);
+  const auto invoke = [=](int steps, const std::string& gate) {
+    Invocation run = invocation(peer_command(options, mode, processes, steps), threads);
+    if (!gate.empty()) run.environment.emplace_back("PEER_MEM_DIR", gate);
+    return run;
+  };
+  return {"peer " + mode, processes, invoke};
+}
+
+}  // namespace
+
+std::vector<Contender> make_contenders(const StepBenchOptions& options) {
+  std::vector<Contender> contenders = {ours(options, false), ours(options, true)};
+  if (options.peer.empty()) return contenders;
+  for (const std::string& mode : options.peer_modes) contenders.push_back(peer(options, mode));
+  return contenders;
+}
+
+}  // namespace fullshard::bench

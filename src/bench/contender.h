@@ -1,0 +1,30 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/child_process.h"
+#include "fullshard/bench/step_bench.h"
+
+namespace fullshard::bench {
+
+inline constexpr const char* kPlain = "plain";
+inline constexpr const char* kSharded = "sharded";
+
+/// The mode in which the peer is one process, without torchrun, on the batches of all ranks.
+inline constexpr const char* kSingleMode = "single";
+
+/// One of the things that are compared: a program that takes training steps and prints a
+/// StepResult.
+struct Contender {
+  std::string name;
+  int processes = 1;  ///< that stop at a memory gate
+  /// How to run it for so many steps; with a memory gate's folder it stops there.
+  std::function<Invocation(int steps, const std::string& memory_gate)> invoke;
+};
+
+/// Plain, sharded, and the peer in each of its modes.
+std::vector<Contender> make_contenders(const StepBenchOptions& options);
+
+}  // namespace fullshard::bench

@@ -1,0 +1,171 @@
+#include "fullshard/bench/step_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+
+#include "bench/contender.h"
+#include "bench/progress.h"
+#include "bench/report_file.h"
+#include "bench/step_report.h"
+#include "fullshard/base/check.h"
+#include "fullshard/base/error.h"
+
+namespace fullshard::bench {
+namespace {
+
+/// Most by which losses and the gradient's norm may differ, relative: what fp32 sums in another
+/// order and a few steps of AdamW leave, and far less than any fault would.
+constexpr double kTolerance = 1e-4;
+
+/// Steps of a run for memory: the optimizer's state is there from the second on.
+constexpr int kMemorySteps = 3;
+
+[[noreturn]] void reject(const std::string& message) {
+  throw base::Error(base::ErrorCode::kUsage, message);
+}
+
+void validate(const StepBenchOptions& options) {
+  validate(options.spec);
+  if (options.pairs < 1) {
+    reject(fmt::format("--pairs: found {}; expected an integer, 1 or more", options.pairs));
+  }
+  if (options.peer.empty() != options.peer_python.empty()) {
+    reject("--peer and --peer-python belong together: the script, and the Python that runs it");
+  }
+  if (!options.peer.empty() && !std::filesystem::is_regular_file(options.peer)) {
+    reject(fmt::format("--peer: there is no file '{}'", options.peer));
+  }
+}
+
+/// Throws when the child has failed.
+void require_success(const std::string& name, const ChildEnd& end) {
+  constexpr std::size_t kShown = 30;
+  if (end.exit_code == 0) return;
+  throw base::Error(base::ErrorCode::kSystem,
+                    fmt::format("the run of '{}' ended with exit code {}; the end of its standard "
+                                "error:\n{}",
+                                name, end.exit_code, last_lines(end.errors, kShown)));
+}
+
+double others_share(double busy_seconds, const ChildEnd& end, int cpus) {
+  const double all = end.wall_seconds * cpus;
+  return std::clamp((busy_seconds - end.cpu_seconds) / all, 0.0, 1.0);
+}
+
+class StepBench {
+ public:
+  StepBench(const StepBenchOptions& options, const BenchConsole& console)
+      : contenders_(make_contenders(options)),
+        report_{.options = options, .machine = describe_machine(), .measured = {}},
+        progress_(console, kinds_of_runs()) {
+    for (const Contender& contender : contenders_) {
+      report_.measured.push_back({.name = contender.name, .runs = {}, .memory = std::nullopt});
+    }
+  }
+
+  /// Memory comes first: it also warms what the machine keeps of files.
+  const StepReport& run() {
+    for (std::size_t i = 0; i < contenders_.size() && options().memory; ++i) measure_memory(i);
+    for (int round = 0; round < options().pairs; ++round) measure_round(round);
+    return report_;
+  }
+
+  void interrupt() { progress_.interrupt(); }
+
+ private:
+  const StepBenchOptions& options() const { return report_.options; }
+
+  /// Every other round in the opposite order, so that a steady drift of the machine favours no one.
+  std::vector<std::size_t> order_of(int round) const {
+    std::vector<std::size_t> order(contenders_.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    if (round % 2 == 1) std::ranges::reverse(order);
+    return order;
+  }
+
+  std::vector<std::string> kinds_of_runs() const {
+    std::vector<std::string> kinds;
+    for (const Contender& contender : contenders_) {
+      if (options().memory) kinds.push_back("memory of " + contender.name);
+    }
+    for (int round = 0; round < options().pairs; ++round) {
+      for (const std::size_t i : order_of(round)) kinds.push_back(contenders_[i].name);
+    }
+    return kinds;
+  }
+
+  void measure_memory(std::size_t which) {
+    const Contender& contender = contenders_[which];
+    progress_.start(fmt::format("memory, {}", contender.name));
+    const MemoryGate gate;
+    ChildProcess child(contender.invoke(kMemorySteps, gate.folder()), signals_);
+    const MemoryPeak peak = follow_memory(child, gate, contender.processes);
+    require_success(contender.name, child.end());
+    if (peak.samples == 0) {
+      throw base::Error(
+          base::ErrorCode::kSystem,
+          fmt::format("'{}' has ended without stopping where its memory is read", contender.name));
+    }
+    report_.measured[which].memory = peak;
+    progress_.finish(
+        fmt::format("{:.0f} MiB above base", static_cast<double>(peak.above_base()) / (1 << 20)));
+  }
+
+  void measure_round(int round) {
+    for (const std::size_t i : order_of(round)) measure_speed(i, round);
+    const auto& plain = report_.measured[0].runs.back().result.details;
+    const auto& sharded = report_.measured[1].runs.back().result.details;
+    FULLSHARD_CHECK(plain && sharded);
+    report_.largest_difference =
+        std::max(report_.largest_difference, verify_same_training(*plain, *sharded, kTolerance));
+  }
+
+  void measure_speed(std::size_t which, int round) {
+    constexpr base::Duration kTick = std::chrono::seconds(1);
+    const Contender& contender = contenders_[which];
+    progress_.start(fmt::format("round {} of {}, {}", round + 1, options().pairs, contender.name));
+    const double busy_before = busy_cpu_seconds();
+    ChildProcess child(contender.invoke(options().spec.steps, ""), signals_);
+    while (!child.wait(kTick)) progress_.tick();
+    const double busy = busy_cpu_seconds() - busy_before;
+    const ChildEnd end = child.end();
+    require_success(contender.name, end);
+    StepRun run{.result = parse_step_result(end.output, fmt::format("'{}'", contender.name)),
+                .wall_seconds = end.wall_seconds,
+                .others_share = others_share(busy, end, report_.machine.cpus)};
+    progress_.finish(fmt::format("{:.1f} tokens/s", run.result.tokens_per_second));
+    report_.measured[which].runs.push_back(std::move(run));
+  }
+
+  const HeldSignals signals_;
+  const std::vector<Contender> contenders_;
+  StepReport report_;
+  Progress progress_;
+};
+
+}  // namespace
+
+int run_step_bench(const StepBenchOptions& options, const BenchConsole& console) {
+  validate(options);
+  ReportFile json(options.json);
+  StepBench bench(options, console);
+  try {
+    const StepReport& report = bench.run();
+    std::fprintf(console.report, "\n%s", report_text(report).c_str());
+    std::fflush(console.report);
+    json.write(report_json(report));
+    return 0;
+  } catch (const Stopped& stopped) {
+    bench.interrupt();
+    std::fprintf(console.progress, "fullshard: stopped by SIG%s\n", sigabbrev_np(stopped.signal));
+    return 128 + stopped.signal;
+  } catch (...) {
+    bench.interrupt();
+    throw;
+  }
+}
+
+}  // namespace fullshard::bench

@@ -1,0 +1,105 @@
+#include "cli/bench_parser.h"
+
+#include <fmt/format.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <utility>
+
+#include "cli/engine_library.h"
+#include "cli/help.h"
+#include "cli/parsing.h"
+
+namespace fullshard::cli {
+namespace {
+
+constexpr const char* kHelp = "fullshard bench --help";
+constexpr const char* kStepHelp = "fullshard bench step --help";
+
+std::vector<std::string> long_options(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
+  return names;
+}
+
+}  // namespace
+
+BenchParser::BenchParser(CLI::App& parent) : bench_(parent.add_subcommand("bench")) {
+  prepare(*bench_, help_);
+  add_step();
+  measure_ = bench_->add_subcommand("measure-step");
+  measure_->add_option("spec", measured_spec_)->required();
+}
+
+void BenchParser::add_step() {
+  step_ = bench_->add_subcommand("step");
+  prepare(*step_, step_help_);
+  options_.shape_name = "c";
+  step_->add_option("--shape", options_.shape_name);
+  const std::pair<const char*, std::optional<std::int64_t>*> sizes[] = {
+      {"--layers", &layers_}, {"--dim", &dim_}, {"--heads", &heads_},
+      {"--vocab", &vocab_},   {"--seq", &seq_}, {"--batch", &batch_}};
+  for (const auto& [name, value] : sizes) step_->add_option(name, *value);
+  step_->add_option("--ranks", options_.spec.ranks);
+  step_->add_option("--threads-per-rank", options_.spec.threads);
+  step_->add_flag("--one-rank", one_rank_);
+  step_->add_option("--strategy", options_.spec.strategy);
+  step_->add_option("--pairs", options_.pairs);
+  step_->add_option("--steps", options_.spec.steps);
+  step_->add_flag("--no-memory", no_memory_);
+  step_->add_option("--peer", options_.peer);
+  step_->add_option("--peer-python", options_.peer_python);
+  step_->add_option("--peer-modes", options_.peer_modes)->delimiter(',');
+  step_->add_option("--json", options_.json);
+}
+
+bool BenchParser::chosen() const { return bench_->parsed(); }
+
+void BenchParser::refuse_unknown_step_option() const {
+  const std::vector<std::string> extras = step_->remaining();
+  if (extras.empty()) return;
+  if (is_option(extras.front())) {
+    fail_unknown("option", without_value(extras.front()), long_options(*step_), kStepHelp);
+  }
+  fail_usage(fmt::format("unexpected argument '{}'; see '{}'", extras.front(), kStepHelp));
+}
+
+BenchStepCommand BenchParser::step_command(int argc, const char* const* argv) const {
+  bench::StepBenchOptions options = options_;
+  options.spec.shape = bench::named_shape(options.shape_name);
+  bench::StepShape& shape = options.spec.shape;
+  const std::pair<std::int64_t&, const std::optional<std::int64_t>&> sizes[] = {
+      {shape.layers, layers_}, {shape.dim, dim_}, {shape.heads, heads_},
+      {shape.vocab, vocab_},   {shape.seq, seq_}, {shape.batch, batch_}};
+  bool changed = false;
+  for (const auto& [size, given] : sizes) {
+    changed = changed || (given && *given != size);
+    size = given.value_or(size);
+  }
+  if (changed) options.shape_name += ", changed";
+  if (one_rank_) options.spec.ranks = options.spec.threads = 1;
+  options.memory = !no_memory_;
+  options.measure = {own_path(), "bench", "measure-step"};
+  options.command_line.assign(argv, argv + argc);
+  return {std::move(options)};
+}
+
+Command BenchParser::result(int argc, const char* const* argv) const {
+  if (step_->parsed()) {
+    if (step_help_) return ShowText{bench_step_help()};
+    refuse_unknown_step_option();
+    return step_command(argc, argv);
+  }
+  if (measure_->parsed()) return MeasureStepCommand{measured_spec_};
+  if (help_) return ShowText{bench_help()};
+  const std::vector<std::string> extras = bench_->remaining();
+  if (extras.empty()) fail_usage(fmt::format("no benchmark given; see '{}'", kHelp));
+  if (is_option(extras.front())) {
+    fail_unknown("option", without_value(extras.front()), {"--help"}, kHelp);
+  }
+  fail_unknown("benchmark", extras.front(), {"step"}, kHelp);
+}
+
+}  // namespace fullshard::cli

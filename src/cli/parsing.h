@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace fullshard::cli {
+
+// What the parsers of all commands share. Errors are base::Error(kUsage).
+
+[[noreturn]] void fail_usage(const std::string& message);
+
+bool is_option(const std::string& argument);
+
+/// "--name" of "--name=value".
+std::string without_value(const std::string& argument);
+
+/// Says that `word` is no `kind` ("option", "command"), with the nearest known one, or else where
+/// the known ones are listed.
+[[noreturn]] void fail_unknown(std::string_view kind, const std::string& word,
+                               const std::vector<std::string>& known, std::string_view help);
+
+/// Help is shown by fullshard itself, and what a parser does not know is left to refuse() it.
+void prepare(CLI::App& app, bool& help);
+
+}  // namespace fullshard::cli

@@ -1,0 +1,66 @@
+#include "fullshard/bench/step_spec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bench/error_of.h"
+
+namespace fullshard::bench {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(StepSpec, NamedShapesDifferAsTheirDescriptionsSay) {
+  const StepShape a = named_shape("a");
+  const StepShape b = named_shape("b");
+  const StepShape c = named_shape("c");
+  EXPECT_EQ(a.layers * a.dim, b.layers * b.dim);
+  EXPECT_EQ(a.seq * a.batch, 4 * b.seq * b.batch);
+  EXPECT_EQ(c.vocab, 256);
+  EXPECT_EQ(c.seq * c.batch, 1024);
+  EXPECT_THAT(error_of([] { named_shape("d"); }).what(),
+              AllOf(HasSubstr("\"d\""), HasSubstr("a, b, c")));
+}
+
+TEST(StepSpec, PlainTrainingHasTheSameCoresInOneProcess) {
+  StepSpec spec{.ranks = 3, .threads = 2};
+  EXPECT_EQ(process_count(spec), 3);
+  EXPECT_EQ(threads_per_process(spec), 2);
+  spec.sharded = false;
+  EXPECT_EQ(process_count(spec), 1);
+  EXPECT_EQ(threads_per_process(spec), 6);
+}
+
+TEST(StepSpec, SurvivesTheWayToAnotherProcess) {
+  const StepSpec spec{.shape = {1, 2, 3, 4, 5, 6},
+                      .sharded = false,
+                      .ranks = 7,
+                      .threads = 8,
+                      .strategy = "NO_SHARD",
+                      .steps = 9,
+                      .memory_gate = "/a folder/\"x\""};
+  const StepSpec read = parse_step_spec(to_json(spec));
+  EXPECT_EQ(to_json(read), to_json(spec));
+  EXPECT_EQ(read.shape.batch, 6);
+  EXPECT_EQ(read.memory_gate, spec.memory_gate);
+  EXPECT_EQ(error_of([] { parse_step_spec("{}"); }).code(), base::ErrorCode::kConfiguration);
+}
+
+TEST(StepSpec, UnusableValuesAreNamed) {
+  const auto message = [](const StepSpec& spec) {
+    const base::Error error = error_of([&] { validate(spec); });
+    EXPECT_EQ(error.code(), base::ErrorCode::kUsage);
+    return std::string(error.what());
+  };
+  EXPECT_THAT(message({.shape = {.layers = 0}}), HasSubstr("--layers: found 0"));
+  EXPECT_THAT(message({.shape = {.dim = 64, .heads = 3}}),
+              AllOf(HasSubstr("--heads: found 3"), HasSubstr("--dim 64")));
+  EXPECT_THAT(message({.ranks = -1}), HasSubstr("--ranks: found -1"));
+  EXPECT_THAT(message({.steps = 1}), HasSubstr("--steps: found 1"));
+  EXPECT_THAT(message({.strategy = "FULL"}), HasSubstr("FULL_SHARD, SHARD_GRAD_OP, NO_SHARD"));
+  EXPECT_NO_THROW(validate(StepSpec{}));
+}
+
+}  // namespace
+}  // namespace fullshard::bench

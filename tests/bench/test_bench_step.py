@@ -1,0 +1,73 @@
+"""`fullshard bench step` as a whole, with the real engine on a model that trains in no time."""
+
+import json
+import re
+
+import pytest
+
+TINY = ["--layers", "2", "--dim", "32", "--heads", "2", "--vocab", "64", "--seq", "16", "--batch", "2",
+        "--pairs", "2", "--steps", "3"]
+
+
+def of_name(report, name):
+    return next(c for c in report["contenders"] if c["name"] == name)
+
+
+def test_measures_plain_sharded_and_a_peer_in_one_go(bench):
+    peer = bench.add_peer()
+    done = bench.run(*TINY, *peer, "--peer-modes", "fsdp2", "--json", "all.json")
+    assert done.returncode == 0, done.stderr
+    assert "shape c, changed" in done.stdout
+    assert re.search(r"^  plain +\d\.\d+ x ", done.stdout, re.M)
+    assert re.search(r"^  peer fsdp2 +\d+\.\d+ x ", done.stdout, re.M)
+    assert len(re.findall(r"^\[\d/9\] ", done.stderr, re.M)) == 9
+
+    report = json.loads((bench.folder / "all.json").read_text())
+    assert report["command_line"][1:3] == ["bench", "step"]
+    assert report["largest_relative_difference"] < 1e-4
+    assert [c["name"] for c in report["contenders"]] == ["plain", "sharded", "peer fsdp2"]
+    assert of_name(report, "peer fsdp2")["tokens_per_second"]["median"] == 128
+    for contender in report["contenders"]:
+        assert len(contender["runs"]) == 2
+        assert contender["memory"]["above_base_bytes"] > 0
+        for run in contender["runs"]:
+            assert run["step_s"] > 0 and run["fwd"] > 0 and run["bwd"] > 0 and run["opt"] > 0
+
+
+def test_plain_and_sharded_see_the_same_data_and_start_from_the_same_values(bench):
+    done = bench.run(*TINY, "--no-memory", "--ranks", "3", "--strategy", "NO_SHARD", "--json", "all.json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((bench.folder / "all.json").read_text())
+    plain, sharded = (of_name(report, name)["runs"][0]["details"] for name in ("plain", "sharded"))
+    assert sharded["losses"] == pytest.approx(plain["losses"], rel=1e-5)
+    assert sharded["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-5)
+    assert len(set(plain["losses"])) == 3, "the loss does not move: nothing is trained"
+    parameters = 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32 + (64 + 16) * 32
+    assert plain["parameters"] == sharded["parameters"] == parameters
+
+
+def test_counters_are_those_of_the_sharded_run(bench):
+    done = bench.run(*TINY, "--no-memory", "--json", "all.json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((bench.folder / "all.json").read_text())
+    assert "counters" not in of_name(report, "plain")["runs"][0]["details"]
+    counters = of_name(report, "sharded")["runs"][0]["details"]["counters"]
+    whole = 4 * of_name(report, "plain")["runs"][0]["details"]["parameters"]
+    assert 0 < counters["peak_unsharded_bytes"] < whole
+    assert counters["peak_unreduced_gradient_bytes"] > 0
+    assert 0 < counters["exposed_s"] < of_name(report, "sharded")["runs"][0]["step_s"]
+
+
+def test_one_rank_is_compared_with_one_thread(bench):
+    done = bench.run(*TINY, "--no-memory", "--one-rank")
+    assert done.returncode == 0, done.stderr
+    assert "1 rank x 1 thread" in done.stdout
+
+
+def test_a_peer_that_fails_is_shown_with_what_it_said(bench):
+    peer = bench.add_peer()
+    done = bench.run(*TINY, *peer, "--peer-modes", "broken", "--no-memory")
+    assert done.returncode == 1
+    assert "'peer broken' ended with exit code 1" in done.stderr
+    assert "the process group could not be made" in done.stderr
+    assert done.stdout == ""
