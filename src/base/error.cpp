@@ -26,7 +26,8 @@ int exit_code(const Error& error) {
 }
 
 void fail_check(const char* file, int line, const std::string& message) {
-  throw Error(ErrorCode::kInternal, fmt::format("{}:{}: broken invariant: {}", file, line, message));
+  throw Error(ErrorCode::kInternal,
+              fmt::format("{}:{}: broken invariant: {}", file, line, message));
 }
 
 }  // namespace fullshard::base

@@ -13,9 +13,9 @@ struct ShardedTensor {
   std::string name;                        ///< the user's dotted name
   std::vector<std::int64_t> global_shape;  ///< shape of the whole; empty for a scalar
   std::int64_t begin = 0;                  ///< first element of this rank, in row-major order
-  std::int64_t end = 0;                    ///< one past the last; begin == end on a rank that owns none
-  at::Tensor tensor;                       ///< the end - begin elements, one-dimensional
-  bool replicated = false;                 ///< every rank holds the whole (NO_SHARD)
+  std::int64_t end = 0;     ///< one past the last; begin == end on a rank that owns none
+  at::Tensor tensor;        ///< the end - begin elements, one-dimensional
+  bool replicated = false;  ///< every rank holds the whole (NO_SHARD)
 };
 
 }  // namespace fullshard::state
