@@ -25,7 +25,7 @@ std::int64_t from_environment(const char* name, std::int64_t otherwise) {
 
 struct Seeds {
   std::int64_t first = from_environment("FULLSHARD_FUZZ_SEED", 1);
-  std::int64_t count = from_environment("FULLSHARD_FUZZ_CASES", 300);
+  std::int64_t count = from_environment("FULLSHARD_FUZZ_CASES", 1000);
 };
 
 const Seeds& seeds() {

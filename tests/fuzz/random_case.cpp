@@ -107,6 +107,21 @@ std::vector<FreezeSpec> random_freezes(Random& random, const Names& names, std::
   return freezes;
 }
 
+std::vector<Interlude> random_interludes(Random& random, std::int64_t steps) {
+  std::vector<Interlude> out;
+  while (std::ssize(out) < steps) {
+    const int choice = random.one_in(2) ? 0 : random.between(1, 7);
+    out.push_back(static_cast<Interlude>(choice));
+  }
+  return out;
+}
+
+std::vector<int> numbers(const std::vector<Interlude>& interludes) {
+  std::vector<int> out;
+  for (const Interlude interlude : interludes) out.push_back(static_cast<int>(interlude));
+  return out;
+}
+
 }  // namespace
 
 Case random_case(std::uint64_t seed) {
@@ -126,10 +141,8 @@ Case random_case(std::uint64_t seed) {
   run.deferred = run.micro_batches > 1 && random.one_in(2);
   run.max_norm = random.one_in(2) ? 0 : random.of(std::vector{0.05, 0.5});
   run.norm_type = random.of(std::vector{1.0, 2.0, std::numeric_limits<double>::infinity()});
-  for (std::int64_t step = 0; step < run.steps; ++step) {
-    run.interludes.push_back(random.one_in(2) ? Interlude::kNone
-                                              : static_cast<Interlude>(random.between(1, 7)));
-  }
+  run.before_update = random_interludes(random, run.steps);
+  run.after_update = random_interludes(random, run.steps);
   return run;
 }
 
@@ -159,18 +172,16 @@ std::string to_string(const Case& run) {
   for (const FreezeSpec& freeze : run.freezes) {
     text += fmt::format("  {} frozen before step {}\n", freeze.pattern, freeze.thawed);
   }
-  std::vector<int> interludes;
-  for (const Interlude interlude : run.interludes)
-    interludes.push_back(static_cast<int>(interlude));
   return text + fmt::format(
                     "  sync {}, divide {}, weights {}, min {}, keep {}, prefetch {}, limit "
                     "{}\n  {}, {} steps of {}{}, zero_grad {}, clip {} by norm {}, "
-                    "interludes {}\n",
+                    "before update {}, after {}\n",
                     options.sync_module_states, options.gradient_divide_factor,
                     options.shard_weights, options.min_shard_elements, options.keep_gathered,
                     options.prefetch, run.limit, kOptimizers[static_cast<int>(run.optimizer)],
                     run.steps, run.micro_batches, run.deferred ? " deferred" : "",
-                    static_cast<int>(run.zero_grad), run.max_norm, run.norm_type, interludes);
+                    static_cast<int>(run.zero_grad), run.max_norm, run.norm_type,
+                    numbers(run.before_update), numbers(run.after_update));
 }
 
 shard::WrapPolicy policy_of(const WrapSpec& spec) {

@@ -11,7 +11,7 @@ namespace fullshard::fuzz {
 
 enum class Optimizer { kSgd, kAdam, kAdamW, kRmsProp, kAdagrad, kFusedAdamW };
 
-/// What is done between two steps. None of it but kHalve may change the training.
+/// What is done besides training. None of it but kHalve may change the training.
 enum class Interlude {
   kNone,
   kEvaluate,          ///< a pass without gradients
@@ -54,7 +54,8 @@ struct Case {
   bool deferred = false;  ///< reduce once a step
   double max_norm = 0;    ///< 0: no clipping
   double norm_type = 2;
-  std::vector<Interlude> interludes;  ///< one a step
+  std::vector<Interlude> before_update;  ///< one a step, between backward and the optimizer
+  std::vector<Interlude> after_update;   ///< one a step
 };
 
 Case random_case(std::uint64_t seed);

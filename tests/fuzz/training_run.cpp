@@ -220,8 +220,10 @@ Outcome train(const Case& run, Side side) {
       side.backward(pass++, micro + 1 == run.micro_batches);
     }
     if (run.max_norm > 0) outcome.norms.push_back(side.clip());
+    const auto index = static_cast<std::size_t>(step);
+    side.between(run.before_update[index], pass);
     side.step();
-    side.between(run.interludes[static_cast<std::size_t>(step)], pass);
+    side.between(run.after_update[index], pass);
   }
   outcome.parameters = side.parameters();
   return outcome;
