@@ -2,7 +2,9 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "support/equality.h"
 
@@ -173,6 +175,136 @@ TEST(AnyModel, PassesWithoutGradientsBetweenForwardAndBackward) {
       model.decode(batch.y.clone());
     }
     loss.backward();
+  });
+}
+
+// A user's function that keeps a parameter for its backward, and reads another one there.
+struct Scaled : torch::autograd::Function<Scaled> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return x * weight.diagonal();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    return {gradients[0] * saved[1].diagonal(), at::diag((gradients[0] * saved[0]).sum(0))};
+  }
+};
+
+TEST(AnyModel, FunctionsOfTheUserThatSaveParameters) {
+  expect_equal([](Stack& model, const Batch& batch) {
+    const at::Tensor h = Scaled::apply(batch.x, model.named_parameters()["layers.2.weight"]);
+    (model.layer(0, h) - batch.y).pow(2).mean().backward();
+  });
+}
+
+TEST(AnyModel, HooksOnParameters) {
+  expect_equal([](Stack& model, const Batch& batch) {
+    const at::Tensor weight = model.named_parameters()["layers.1.weight"];
+    const auto hook = weight.register_hook([](const at::Tensor& gradient) { return gradient * 3; });
+    model.loss(batch.x, batch.y).backward();
+    weight.remove_hook(hook);
+  });
+}
+
+TEST(AnyModel, BackwardToSomeParametersOnly) {
+  expect_equal([](Stack& model, const Batch& batch) {
+    const auto parameters = model.named_parameters();
+    const std::vector<at::Tensor> some = {parameters["layers.1.weight"],
+                                          parameters["layers.3.bias"]};
+    model.loss(batch.x, batch.y).backward({}, std::nullopt, false, some);
+  });
+}
+
+TEST(AnyModel, AForwardThatThrowsIsForgotten) {
+  expect_equal([](Stack& model, const Batch& batch) {
+    try {
+      model.layer(2, model.layer(1, batch.x)).reshape({-1, 7});
+      ADD_FAILURE() << "5 columns were taken for 7";
+    } catch (const c10::Error&) {
+    }
+    model.loss(batch.x, batch.y).backward();
+  });
+}
+
+TEST(AnyModel, ABackwardThatThrowsBeforeItsFirstGradientIsForgotten) {
+  expect_equal([](Stack& model, const Batch& batch) {
+    const at::Tensor out = model.decode(model.encode(batch.x));
+    out.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("hook"); });
+    EXPECT_THROW(out.sum().backward(), std::exception);
+    model.loss(batch.x, batch.y).backward();
+  });
+}
+
+struct SparseTable : testing::Model {
+  SparseTable() : table(torch::nn::EmbeddingOptions(9, 4).sparse(true)), head(4, 3) {
+    register_module("table", table);
+    register_module("head", head);
+  }
+  at::Tensor loss(const at::Tensor& x, const at::Tensor& y) override {
+    const at::Tensor tokens = x.mul(3).abs().to(at::kLong).clamp_max(8);
+    return (head(torch::tanh(table(tokens).sum(1))) - y).pow(2).mean();
+  }
+  torch::nn::Embedding table;
+  torch::nn::Linear head;
+};
+
+TEST(AnyModel, SparseGradients) {
+  testing::expect_equal_training(testing::problem_of<SparseTable>(4, 3),
+                                 {.ranks = 3,
+                                  .training = {.optimizer = testing::Optimizer::kSgd},
+                                  .sharding = {.auto_wrap_policy = wrap_named({"table", "head"})}});
+}
+
+// Two sharded models in one backward pass: each reduces its own gradients.
+template <typename Shard>
+std::vector<StateDict> train_pair(const Shard& shard, int rank, int size) {
+  const auto maker = std::static_pointer_cast<Stack>(kStack.build());
+  const auto judge = std::static_pointer_cast<Stack>(kStack.build());
+  const auto [of_maker, of_judge] = shard(maker, judge);
+  for (std::int64_t step = 0; step < 4; ++step) {
+    const Batch rows = testing::rows_of_rank(kStack.batch(step), rank, size);
+    of_maker.optimizer->zero_grad();
+    judge->decode(maker->encode(rows.x)).pow(2).mean().backward();
+    of_maker.optimizer->step();
+    of_judge.optimizer->zero_grad();
+    const at::Tensor made = maker->encode(rows.x).detach();
+    (judge->decode(rows.y).pow(2).mean() - judge->decode(made).abs().mean()).backward();
+    of_judge.optimizer->step();
+  }
+  return {of_maker.state(), of_judge.state()};
+}
+
+struct Trained {
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  std::function<StateDict()> state;
+};
+
+Trained plain_one(const std::shared_ptr<Stack>& model) {
+  return {testing::stock_optimizer(testing::Optimizer::kAdam, model->parameters()),
+          [model] { return testing::parameters_of(*model); }};
+}
+
+Trained sharded_one(const std::shared_ptr<Stack>& model, comm::World& world) {
+  const auto sharded = fully_shard(std::shared_ptr<torch::nn::Module>(model), world.mesh());
+  return {testing::stock_optimizer(testing::Optimizer::kAdam, sharded.parameters()),
+          [sharded] { return sharded.full_state_dict(); }};
+}
+
+TEST(AnyModel, TwoModelsInOneBackward) {
+  const auto expected =
+      train_pair([](const auto& maker,
+                    const auto& judge) { return std::pair(plain_one(maker), plain_one(judge)); },
+                 0, 1);
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto actual = train_pair(
+        [&](const auto& maker, const auto& judge) {
+          return std::pair(sharded_one(maker, world), sharded_one(judge, world));
+        },
+        world.rank(), world.size());
+    testing::expect_match(actual[0], expected[0], 1e-10);
+    testing::expect_match(actual[1], expected[1], 1e-10);
   });
 }
 

@@ -8,6 +8,9 @@
 namespace fullshard::fuzz {
 namespace {
 
+// Large: a width of 1 or 2 may have next to no variance, and rounding errors would be blown up.
+constexpr double kNormEpsilon = 0.1;
+
 struct Linear final : Layer {
   Linear(std::int64_t width, bool with_bias) {
     weight = register_parameter("weight", at::randn({width, width}) / 2);
@@ -31,7 +34,7 @@ struct Tied final : Layer {
 };
 
 struct Norm final : Layer {
-  explicit Norm(std::int64_t width) : norm(torch::nn::LayerNormOptions({width})) {
+  explicit Norm(std::int64_t width) : norm(torch::nn::LayerNormOptions({width}).eps(kNormEpsilon)) {
     register_module("norm", norm);
   }
   at::Tensor forward(const at::Tensor& h, std::int64_t) override { return norm(h); }
@@ -65,7 +68,9 @@ struct Gate final : Layer {
 
 struct Block final : Layer {
   Block(std::int64_t width, std::int64_t inner)
-      : norm(torch::nn::LayerNormOptions({width})), up(width, inner), down(inner, width) {
+      : norm(torch::nn::LayerNormOptions({width}).eps(kNormEpsilon)),
+        up(width, inner),
+        down(inner, width) {
     register_module("norm", norm);
     register_module("up", up);
     register_module("down", down);
