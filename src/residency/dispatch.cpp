@@ -53,8 +53,12 @@ class Operands {
         if (&pager != std::exchange(last, &pager)) pager.use_together(storages_);
       }
     }
-    for (std::size_t i = 0; i < storages_.size(); ++i) {
-      pager_of(*storages_[i], op).on_access(*storages_[i], accesses_[i], op);
+    // A read may close an update and a write opens one: the write has the last word.
+    for (const Access access : {Access::kRead, Access::kWrite}) {
+      for (std::size_t i = 0; i < storages_.size(); ++i) {
+        if (accesses_[i] != access) continue;
+        pager_of(*storages_[i], op).on_access(*storages_[i], access, op);
+      }
     }
   }
 

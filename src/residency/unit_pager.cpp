@@ -63,7 +63,7 @@ void UnitPager::let_go() {
 }
 
 void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view op) {
-  if (pinned_) return;
+  if (pinned()) return;
   if (access == Access::kWrite) {
     throw base::Error(
         base::ErrorCode::kMisuse,
@@ -135,11 +135,11 @@ void UnitPager::pin(std::span<std::byte* const> memories) {
   FULLSHARD_CHECK_EQ(memories.size(), units_.size());
   release();
   for (std::size_t i = 0; i < units_.size(); ++i) map(units_[i], memories[i]);
-  pinned_ = true;
+  pinned_memory_.assign(memories.begin(), memories.end());
 }
 
 void UnitPager::unpin() {
-  pinned_ = false;
+  pinned_memory_.clear();
   for (const PagedUnit& unit : units_) {
     if (unit.stay == Stay::kNeverAway) {
       map(unit, unit.source->gather());
@@ -150,6 +150,10 @@ void UnitPager::unpin() {
 }
 
 void UnitPager::with_resident(std::size_t unit, const std::function<void(std::byte*)>& body) {
+  if (pinned()) {
+    body(pinned_memory_[unit]);
+    return;
+  }
   const bool was_resident = states_[unit].resident || units_[unit].stay == Stay::kNeverAway;
   if (was_resident) {
     body(units_[unit].source->gather());

@@ -1,6 +1,7 @@
 #include "shard/engine.h"
 
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -83,6 +84,7 @@ class Engine::GradientHook final : public torch::autograd::PostAccumulateGradHoo
         std::exchange(variable.mutable_grad(), engine_.placeholders_[index_]);
     if (engine_.gradient_placeholder_->was_taken(static_cast<int>(index_))) return;
     engine_.shards_[index_].tensor.mutable_grad() = at::Tensor();
+    engine_.reducer_->discard_unsynchronised();
     engine_.clear_where_user_did();
     engine_.take_gradient(index_, gradient);
   }
@@ -187,6 +189,9 @@ schedule::ScheduleOptions Engine::schedule_options() const {
 void Engine::attach() {
   // set_data runs operators on the paged tensor; none of them reads its memory.
   const residency::BypassScope bypass;
+  // What can fail comes before the module is changed.
+  reducer_ = std::make_unique<GradientReducer>(*mesh_.all, units_, *gradient_board_);
+  reducer_->set_divide_factor(options_.gradient_divide_factor);
   shard_pager_ = std::make_unique<ShardPager>(*this);
   gradient_placeholder_ = std::make_unique<GradientPlaceholder>(
       [this](int index, const at::Tensor& gradient) {
@@ -222,9 +227,7 @@ void Engine::attach() {
                                                      std::make_unique<GradientHook>(*this, index));
     }
   }
-  reducer_ =
-      std::make_unique<GradientReducer>(*mesh_.all, units_, std::move(by_unit), *gradient_board_);
-  reducer_->set_divide_factor(options_.gradient_divide_factor);
+  reducer_->set_shards(std::move(by_unit));
 }
 
 at::Tensor Engine::make_shard(std::size_t u, std::size_t parameter) {
@@ -247,9 +250,20 @@ void Engine::with_unit(std::size_t unit, const std::function<void(std::byte*)>& 
 // touching them again would not pass the gate.
 void Engine::begin_update() {
   rethrow_kept_error();
+  if (!scope_copies_.empty()) {
+    throw base::Error(
+        base::ErrorCode::kMisuse,
+        "an unsharded() scope is open, and closing it would undo this update; close it "
+        "before an optimizer step or load_state_dict");
+  }
   if (gate_->is_writing()) return;
-  pager_->end_step();
+  pager_->release();
   gate_->begin_write();
+}
+
+void Engine::zero_grad() {
+  reducer_->discard_unsynchronised();
+  for (state::ShardedTensor& shard : shards_) shard.tensor.mutable_grad() = at::Tensor();
 }
 
 // module->zero_grad() drops the placeholders: the user wants no gradient from before.
@@ -262,9 +276,23 @@ void Engine::clear_where_user_did() {
   }
 }
 
+// module->to() and set_data give a parameter other memory, which no update would ever reach.
+void Engine::require_paged(std::size_t index) const {
+  const auto [unit, parameter] = places_[index];
+  const at::Tensor& tensor = units_[unit].parameters[parameter].tensor;
+  if (residency::paged_storage(tensor) == units_[unit].storages[parameter].get()) return;
+  throw base::Error(
+      base::ErrorCode::kMisuse,
+      fmt::format("parameter '{}' was given other memory after fully_shard, for instance by "
+                  "module->to(), so it is not sharded any more and would never be trained; convert "
+                  "the model before fully_shard",
+                  shards_[index].name));
+}
+
 void Engine::take_gradient(std::size_t index, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   rethrow_kept_error();
+  require_paged(index);
   watch_->note();
   reducer_->add(places_[index].unit, places_[index].parameter, gradient);
 }

@@ -46,6 +46,9 @@ class Engine {
   /// Lets this rank change its own shards: waits until no rank reads the old values.
   void begin_update();
 
+  /// Drops all gradients, those of passes without sync included.
+  void zero_grad();
+
   void open_scope(UnshardedMode mode);
   void close_scope(UnshardedMode mode, bool discard);
 
@@ -70,6 +73,7 @@ class Engine {
   void attach();
   schedule::ScheduleOptions schedule_options() const;
   at::Tensor make_shard(std::size_t unit, std::size_t parameter);
+  void require_paged(std::size_t index) const;
   void take_gradient(std::size_t index, const at::Tensor& gradient);
   void clear_where_user_did();
   void end_of_backward();

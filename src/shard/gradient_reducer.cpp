@@ -30,11 +30,9 @@ std::int64_t trainable_count(const FlatUnit& unit) {
 }  // namespace
 
 GradientReducer::GradientReducer(comm::Group& group, std::vector<FlatUnit>& units,
-                                 std::vector<std::vector<at::Tensor>> shards,
                                  comm::SignalBoard& board)
     : group_(group),
       units_(units),
-      shards_(std::move(shards)),
       board_(board),
       ready_(0),
       consumed_(units.size()),
@@ -125,7 +123,7 @@ void GradientReducer::add(std::size_t unit, std::size_t parameter, const at::Ten
   std::uint8_t& has = has_gradient(group_.rank(), unit)[parameter];
   const at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
   // Something is there from an earlier pass without sync or, without other ranks, any earlier pass.
-  const bool adds = has != 0 || (is_direct() && shards_[unit][parameter].grad().defined());
+  const bool adds = has != 0 || (is_direct() && holds_gradient(unit, parameter));
   has = 1;
   if (adds) {
     target.add_(dense);
@@ -139,6 +137,7 @@ void GradientReducer::add(std::size_t unit, std::size_t parameter, const at::Ten
 }
 
 void GradientReducer::complete_unit(std::size_t unit) {
+  if (notice(group_.rank(), unit).offset != -1 && !is_direct()) zero_missing(unit);
   posted_[unit] = true;
   board_.post(ready_ + unit, round_);
   pending_.push_back(unit);
@@ -171,7 +170,6 @@ void GradientReducer::finish_pass() {
 void GradientReducer::complete_rest() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (posted_[unit]) continue;
-    if (begun_[unit] && !is_direct()) zero_missing(unit);
     begin_unit(unit, /*with_region=*/false);
     complete_unit(unit);
   }
@@ -179,11 +177,26 @@ void GradientReducer::complete_rest() {
 
 void GradientReducer::abandon_round() {
   if (!in_round_) return;
+  std::fill(remaining_.begin(), remaining_.end(), -1);
+  if (std::find(posted_.begin(), posted_.end(), true) == posted_.end()) {
+    discard_unsynchronised();
+    return;
+  }
   throw base::Error(
       base::ErrorCode::kMisuse,
       "a backward pass ended with an exception after some gradients had been handed to "
       "the other ranks; this rank's gradients cannot be completed, so the job must stop",
       group_.rank());
+}
+
+void GradientReducer::discard_unsynchronised() {
+  const bool in_pass = std::any_of(remaining_.begin(), remaining_.end(),
+                                   [](std::int64_t count) { return count != -1; });
+  if (!in_round_ || in_pass) return;
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!begun_[unit]) continue;
+    std::memset(has_gradient(group_.rank(), unit), 0, units_[unit].parameters.size());
+  }
 }
 
 void GradientReducer::zero_missing(std::size_t unit) {
@@ -223,7 +236,7 @@ void GradientReducer::reduce(std::size_t unit) {
   bool run_accumulates = false;
   for (std::size_t i = 0; i < flat.parameters.size(); ++i) {
     if (!anyone_has(unit, i)) continue;
-    const bool accumulate = shards_[unit][i].grad().defined();
+    const bool accumulate = holds_gradient(unit, i);
     if (!accumulate) attach(unit, i);
     const layout::Range owned = flat.own_range(i);
     if (owned.empty() || is_direct()) continue;
@@ -253,6 +266,17 @@ void GradientReducer::attach(std::size_t unit, std::size_t parameter) {
       flat.layout.parameters()[parameter].offset + owned.begin - flat.own.begin;
   shards_[unit][parameter].mutable_grad() =
       flat.gradient.narrow(0, owned.empty() ? 0 : begin, owned.size());
+}
+
+// Whether the shard has a gradient to add to. One that the user has set is taken over.
+bool GradientReducer::holds_gradient(std::size_t unit, std::size_t parameter) {
+  const at::Tensor users = shards_[unit][parameter].grad();
+  if (!users.defined()) return false;
+  if (!users.is_alias_of(units_[unit].gradient)) {
+    attach(unit, parameter);
+    shards_[unit][parameter].mutable_grad().copy_(users);
+  }
+  return true;
 }
 
 void GradientReducer::reduce_run(std::size_t unit, layout::Range run, bool accumulate) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "fullshard/comm/group.h"
@@ -37,10 +38,12 @@ class GradientReducer {
  public:
   static std::size_t counters(std::size_t units) { return 2 * units; }
 
-  /// `shards[u]` are this rank's shard tensors of unit u in layout order; their .grad() is set.
   /// All references must outlive the reducer. Collective: allocates the arena.
-  GradientReducer(comm::Group& group, std::vector<FlatUnit>& units,
-                  std::vector<std::vector<at::Tensor>> shards, comm::SignalBoard& board);
+  GradientReducer(comm::Group& group, std::vector<FlatUnit>& units, comm::SignalBoard& board);
+
+  /// `shards[u]` are this rank's shard tensors of unit u in layout order; their .grad() is set.
+  /// Once, before the first backward.
+  void set_shards(std::vector<std::vector<at::Tensor>> shards) { shards_ = std::move(shards); }
 
   /// Takes the gradient of one parameter. Called inside backward.
   void add(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
@@ -58,8 +61,12 @@ class GradientReducer {
   /// one, as in unsharded training.
   void finish_pass();
 
-  /// Throws base::Error(kMisuse) when a backward pass that threw had handed gradients to others.
+  /// Forgets what a backward pass that threw has made. Throws base::Error(kMisuse) when it had
+  /// handed gradients to other ranks.
   void abandon_round();
+
+  /// Between passes: forgets gradients that passes without sync have left.
+  void discard_unsynchronised();
 
   /// Takes back the memory of gradients that every rank has read.
   void collect();
@@ -83,6 +90,7 @@ class GradientReducer {
   void reduce_run(std::size_t unit, layout::Range run, bool accumulate);
   bool is_direct() const { return group_.size() == 1 && divide_factor_ == 0; }
   void attach(std::size_t unit, std::size_t parameter);
+  bool holds_gradient(std::size_t unit, std::size_t parameter);
   bool anyone_has(std::size_t unit, std::size_t parameter) const;
   bool anyone_has(std::size_t unit) const;
   std::byte* part(int rank, std::size_t unit) const;

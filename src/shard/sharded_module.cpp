@@ -54,11 +54,7 @@ double ShardedModule::clip_grad_norm_(double max_norm, double norm_type) const {
   return norm;
 }
 
-void ShardedModule::zero_grad() const {
-  for (const state::ShardedTensor& shard : engine_->shards()) {
-    shard.tensor.mutable_grad() = at::Tensor();
-  }
-}
+void ShardedModule::zero_grad() const { engine_->zero_grad(); }
 
 void ShardedModule::set_requires_gradient_sync(bool sync) const {
   engine_->set_gradient_sync(sync);

@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 
+#include "fullshard/base/error.h"
 #include "support/training.h"
 
 // K: reading and editing whole parameters.
@@ -48,6 +49,22 @@ TEST(Behaviours, K4_ReadingAndEditingFullWeights) {
     const auto batch = testing::rows_of_rank(task.batch(0), world.rank(), world.size());
     model->loss(batch.x, batch.y).backward();  // and it trains on
     EXPECT_GT(sharded.grad_norm(), 0);
+  });
+}
+
+TEST(Behaviours, K4_WholeStateInsideAScopeIsWhatTheScopeShows) {
+  const auto task = testing::gpt_problem(17, 6, 2);
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, world.mesh());
+    const auto scope = sharded.unsharded(UnshardedMode::kWrite);
+    {
+      const at::NoGradGuard no_grad;
+      for (at::Tensor parameter : testing::unique_parameters(*model)) parameter.add_(1);
+    }
+    const StateDict inside = sharded.full_state_dict();
+    testing::expect_bitwise_equal(testing::parameters_of(*model), inside);
+    EXPECT_THROW(sharded.load_state_dict(inside), base::Error);
   });
 }
 

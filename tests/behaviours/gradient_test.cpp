@@ -126,6 +126,45 @@ TEST(Behaviours, P4_OneReductionAWindowWhenDeferred) {
   });
 }
 
+TEST(Behaviours, A5_ZeroGradDropsWhatWasNotSynchronised) {
+  const auto task = testing::mlp_problem({5, 7, 3});
+  const StateDict expected = accumulated(task, 1);
+  for (const int ranks : {1, 2}) {
+    comm::run_as_threads(ranks, [&](comm::World& world) {
+      const auto model = task.build();
+      const auto sharded = fully_shard(model, world.mesh());
+      for (const bool sync : {false, true}) {
+        sharded.set_requires_gradient_sync(sync);
+        sharded.zero_grad();
+        const auto batch = testing::rows_of_rank(task.batch(0), world.rank(), world.size());
+        model->loss(batch.x, batch.y).backward();
+      }
+      expect_gradients(sharded, expected);
+    });
+  }
+}
+
+TEST(Behaviours, A5_AGradientTheUserHasSetIsAddedTo) {
+  const auto task = testing::mlp_problem({5, 7, 3});
+  const StateDict once = accumulated(task, 1);
+  StateDict expected;
+  for (const auto& [name, gradient] : once) expected[name] = gradient * 3;
+  for (const int ranks : {1, 2}) {
+    comm::run_as_threads(ranks, [&](comm::World& world) {
+      const auto model = task.build();
+      const auto sharded = fully_shard(model, world.mesh());
+      for (int pass = 0; pass < 2; ++pass) {
+        const auto batch = testing::rows_of_rank(task.batch(0), world.rank(), world.size());
+        model->loss(batch.x, batch.y).backward();
+        for (const auto& shard : sharded.named_parameters()) {
+          if (pass == 0) shard.tensor.mutable_grad() = shard.tensor.grad() * 2;
+        }
+      }
+      expect_gradients(sharded, expected);
+    });
+  }
+}
+
 TEST(Behaviours, B6_EveryStrategyScalesGradientsAlike) {
   const auto task = testing::mlp_problem({5, 7, 3});
   const StateDict expected = accumulated(task, 1);

@@ -86,7 +86,7 @@ class UnitPager final : public Pager {
   /// Maps all units to `memories`, one each, until unpin(): for scopes that hold private copies.
   void pin(std::span<std::byte* const> memories);
   void unpin();
-  bool pinned() const { return pinned_; }
+  bool pinned() const { return !pinned_memory_.empty(); }
 
   /// Runs `body` with the unit's memory in place; afterwards the unit is as it was before.
   void with_resident(std::size_t unit, const std::function<void(std::byte*)>& body);
@@ -113,11 +113,11 @@ class UnitPager final : public Pager {
   std::vector<UnitResidency> states_;
   schedule::Follower follower_;
   std::function<bool()> in_backward_;
-  std::vector<int> together_;  // units of the last operator that used several
-  std::vector<int> late_;      // those of them to be evicted when let go
-  int inference_unit_ = -1;    // resident because of a pass without gradients
-  bool step_open_ = false;     // the follower has seen touches since end_step
-  bool pinned_ = false;
+  std::vector<int> together_;              // units of the last operator that used several
+  std::vector<int> late_;                  // those of them to be evicted when let go
+  int inference_unit_ = -1;                // resident because of a pass without gradients
+  bool step_open_ = false;                 // the follower has seen touches since end_step
+  std::vector<std::byte*> pinned_memory_;  // by unit; empty when not pinned
   std::int64_t live_bytes_ = 0;
   std::int64_t peak_bytes_ = 0;
 };

@@ -77,7 +77,9 @@ class ShardedModule {
   /// Scales all gradients so that their norm is at most `max_norm`; returns the norm before.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0) const;
 
-  /// Drops the gradients, as optimizer.zero_grad() does.
+  /// Drops the gradients, as optimizer.zero_grad() does, and with them what backward passes without
+  /// sync have left, of which an optimizer knows nothing. The memory of a .grad is used again by
+  /// the next backward: clone what is to be kept.
   void zero_grad() const;
 
   /// Whether the next backward passes reduce their gradients over the ranks. Off for all but the
