@@ -126,6 +126,24 @@ TEST(Behaviours, B4_AnOptimizerOnTheModulesParametersIsAnError) {
   });
 }
 
+TEST(Behaviours, B4_ConvertingAShardedModelIsAnError) {
+  const Problem task = testing::mlp_problem({4, 4, 4});
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, world.mesh());
+    model->to(at::kDouble);  // what it is already
+    const Batch batch = rows_of_rank(task.batch(0), world.rank(), world.size());
+    model->loss(batch.x, batch.y).backward();
+    model->to(at::kFloat);
+    try {
+      model->loss(batch.x.to(at::kFloat), batch.y.to(at::kFloat)).backward();
+      ADD_FAILURE() << "trained without an error";
+    } catch (const base::Error& error) {
+      EXPECT_NE(std::string(error.what()).find("module->to()"), std::string::npos) << error.what();
+    }
+  });
+}
+
 // The module's own zero_grad means what it says, although the gradients lie elsewhere.
 TEST(Behaviours, B4_TheModulesZeroGradClearsTheShards) {
   const Problem task = testing::mlp_problem({4, 4, 4});
