@@ -46,7 +46,13 @@ std::string milliseconds(const Measured& contender, double StepResult::*field) {
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
 std::string mebibytes(std::int64_t bytes) {
-  return fmt::format("{:.0f}", static_cast<double>(bytes) / (1 << 20));
+  const double value = static_cast<double>(bytes) / (1 << 20);
+  return value < 10 ? fmt::format("{:.2f}", value) : fmt::format("{:.0f}", value);
+}
+
+std::string parameter_count(std::int64_t count) {
+  return count < 1'000'000 ? fmt::format("{} parameters", count)
+                           : fmt::format("{:.1f}M parameters", static_cast<double>(count) / 1e6);
 }
 
 std::string speed_cell(const Measured& contender) {
@@ -156,10 +162,10 @@ std::string heading(const StepReport& report) {
   const Machine& machine = report.machine;
   const StepDetails* details = details_of(find(report, kPlain));
   return fmt::format(
-      "Training step, shape {}: {:.1f}M parameters, seq {}, batch {} a rank; {} x {} thread{}, {}\n"
+      "Training step, shape {}: {}, seq {}, batch {} a rank; {} x {} thread{}, {}\n"
       "{} round{}, each contender once a round, {} steps each, the first one to warm up\n"
       "{}, {} of {} CPUs usable, load {:.2f} at the start; libtorch {}\n",
-      report.options.shape_name, static_cast<double>(details->parameters) / 1e6, spec.shape.seq,
+      report.options.shape_name, parameter_count(details->parameters), spec.shape.seq,
       spec.shape.batch, spec.ranks == 1 ? "1 rank" : fmt::format("{} ranks", spec.ranks),
       spec.threads, spec.threads == 1 ? "" : "s", spec.strategy, report.options.pairs,
       report.options.pairs == 1 ? "" : "s", spec.steps, machine.cpu, machine.usable_cpus,

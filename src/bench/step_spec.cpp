@@ -52,7 +52,9 @@ std::vector<std::string> shape_names() {
   return names;
 }
 
-std::vector<std::string> strategy_names() { return {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"}; }
+std::vector<std::string> strategy_names() {
+  return {"FULL_SHARD", "SHARD_GRAD_OP", "SHARD_OPTIMIZER_ONLY", "NO_SHARD"};
+}
 
 int process_count(const StepSpec& spec) { return spec.sharded ? spec.ranks : 1; }
 

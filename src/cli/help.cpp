@@ -67,7 +67,8 @@ Job:
   --ranks N               ranks of the sharded training; default 2
   --threads-per-rank N    computing threads of each; default 1
   --one-rank              one rank with one thread, against plain training with one thread
-  --strategy NAME         FULL_SHARD, SHARD_GRAD_OP or NO_SHARD; default FULL_SHARD
+  --strategy NAME         FULL_SHARD, SHARD_GRAD_OP, SHARD_OPTIMIZER_ONLY or NO_SHARD;
+                          default FULL_SHARD
 
 Measurement:
   --pairs N       rounds; default 5

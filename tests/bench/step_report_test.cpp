@@ -82,7 +82,7 @@ TEST(StepReport, TextShowsWhatWasMeasuredAndWhatWasNot) {
   EXPECT_THAT(text, HasSubstr("  plain       200 (100-400)    500.0        -"));
   EXPECT_THAT(text, HasSubstr("250 (125-500)"));
   EXPECT_THAT(text, HasSubstr("  peer fsdp2       1.000 x     0.500-2.000  2.000 1.000 0.500\n"));
-  EXPECT_THAT(text, HasSubstr("  sharded      220    1.10 x   150        12          7\n"));
+  EXPECT_THAT(text, HasSubstr("  sharded      220    1.10 x   150        12       7.00\n"));
   EXPECT_THAT(text, HasSubstr("  peer fsdp2     -         -     -         -          -\n"));
   EXPECT_THAT(text, HasSubstr("differ by at most 3.0e-07"));
   EXPECT_THAT(text, Not(HasSubstr("not quiet")));

@@ -58,7 +58,8 @@ TEST(StepSpec, UnusableValuesAreNamed) {
               AllOf(HasSubstr("--heads: found 3"), HasSubstr("--dim 64")));
   EXPECT_THAT(message({.ranks = -1}), HasSubstr("--ranks: found -1"));
   EXPECT_THAT(message({.steps = 1}), HasSubstr("--steps: found 1"));
-  EXPECT_THAT(message({.strategy = "FULL"}), HasSubstr("FULL_SHARD, SHARD_GRAD_OP, NO_SHARD"));
+  EXPECT_THAT(message({.strategy = "FULL"}),
+              HasSubstr("FULL_SHARD, SHARD_GRAD_OP, SHARD_OPTIMIZER_ONLY, NO_SHARD"));
   EXPECT_NO_THROW(validate(StepSpec{}));
 }
 

@@ -16,6 +16,7 @@ constexpr optim::AdamWOptions kAdamW{.lr = 3e-4};
 
 shard::ShardingStrategy strategy_of(const std::string& name) {
   if (name == "NO_SHARD") return shard::ShardingStrategy::NO_SHARD;
+  if (name == "SHARD_OPTIMIZER_ONLY") return shard::ShardingStrategy::SHARD_OPTIMIZER_ONLY;
   if (name == "SHARD_GRAD_OP") return shard::ShardingStrategy::SHARD_GRAD_OP;
   FULLSHARD_CHECK_EQ(name, "FULL_SHARD");
   return shard::ShardingStrategy::FULL_SHARD;
