@@ -13,10 +13,12 @@ BackwardWatch::BackwardWatch(std::function<void()> on_end, std::function<void()>
 bool BackwardWatch::note() {
   const int task = torch::autograd::get_current_graph_task_id();
   if (task == -1) return false;
-  if (task == task_) return true;
+  if (task == task_ || (task_ != -1 && !alive_.expired())) return true;
   if (task_ != -1) on_abandoned_();
   task_ = task;
-  torch::autograd::Engine::get_default_engine().queue_callback([this] {
+  const auto alive = std::make_shared<char>();
+  alive_ = alive;
+  torch::autograd::Engine::get_default_engine().queue_callback([this, alive] {
     task_ = -1;
     on_end_();
   });

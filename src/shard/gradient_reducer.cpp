@@ -110,10 +110,10 @@ void GradientReducer::begin_unit(std::size_t unit, bool with_region) {
 }
 
 void GradientReducer::add(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
+  if (in_round_ && posted_[unit]) finish_round();
   begin_round();
   begin_unit(unit, /*with_region=*/true);
-  FULLSHARD_CHECK(!posted_[unit]);
-  if (remaining_[unit] == -1) remaining_[unit] = trainable_count(units_[unit]);
+  if (remaining_[unit] <= 0) remaining_[unit] = trainable_count(units_[unit]);
   const auto& placed = units_[unit].layout.parameters()[parameter];
   std::byte* memory = is_direct()
                           ? static_cast<std::byte*>(units_[unit].gradient.mutable_data_ptr())
@@ -154,7 +154,10 @@ void GradientReducer::poll() {
 
 void GradientReducer::finish_pass() {
   std::fill(remaining_.begin(), remaining_.end(), -1);
-  if (!in_round_ || !sync_) return;
+  if (in_round_ && sync_) finish_round();
+}
+
+void GradientReducer::finish_round() {
   const Stopwatch watch(exposed_seconds_);
   complete_rest();
   for (const std::size_t unit : std::exchange(pending_, {})) {

@@ -28,7 +28,9 @@ struct UnitReduction {
 /// writes its gradient shard, in one pass. Units that are complete on every rank are reduced inside
 /// backward, whenever another one completes; the rest at its end.
 ///
-/// Every backward pass that produced a gradient and synchronises is one round, on every rank.
+/// Every backward pass that produced a gradient and synchronises is one round, on every rank. One
+/// more begins in a pass where a unit that was complete gets another gradient, from a backward pass
+/// inside this one; all ranks must do so alike.
 /// Counters on the board: unit u is ready in round k, then unit u is consumed in round k. A part is
 /// reused once all ranks have consumed it; that never deadlocks, because consuming waits only for
 /// counters of the same round, which every rank posts before it begins the next.
@@ -82,6 +84,7 @@ class GradientReducer {
  private:
   void begin_unit(std::size_t unit, bool with_region);
   void begin_round();
+  void finish_round();
   void complete_unit(std::size_t unit);
   void complete_rest();
   void zero_missing(std::size_t unit);

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 namespace fullshard::residency {
 
 /// Notices where backward passes begin and end, without module hooks: code that runs inside one
-/// calls note(). One object belongs to one rank's thread.
+/// calls note(). A pass inside another one, as where activations are recomputed, belongs to the
+/// outer one if that has been noted. One object belongs to one rank's thread.
 class BackwardWatch {
  public:
   /// `on_end` runs once in the thread that called backward, after the last node of a pass that was
@@ -19,7 +21,8 @@ class BackwardWatch {
  private:
   std::function<void()> on_end_;
   std::function<void()> on_abandoned_;
-  int task_ = -1;  // the autograd engine's id of the pass noted last, -1 outside
+  int task_ = -1;              // the autograd engine's id of the pass noted last, -1 outside
+  std::weak_ptr<void> alive_;  // owned by that pass inside the engine
 };
 
 }  // namespace fullshard::residency
