@@ -36,12 +36,14 @@ std::vector<std::string> environment_of(const Invocation& invocation) {
   for (const std::string& name : invocation.unset) variables.erase(name);
   for (const auto& [name, value] : invocation.environment) variables[name] = value;
   std::vector<std::string> result;
+  result.reserve(variables.size());
   for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
   return result;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
+  result.reserve(texts.size() + 1);
   for (std::string& text : texts) result.push_back(text.data());
   result.push_back(nullptr);
   return result;

@@ -59,14 +59,14 @@ struct Sum {
 struct Min {
   template <typename Wide>
   [[gnu::always_inline]] static Wide combine(Wide a, Wide b) {
-    return ((b < a) | (b != b)) ? b : a;
+    return ((b < a) | (b != b)) ? b : a;  // NOLINT(misc-redundant-expression): NaN
   }
 };
 
 struct Max {
   template <typename Wide>
   [[gnu::always_inline]] static Wide combine(Wide a, Wide b) {
-    return ((b > a) | (b != b)) ? b : a;
+    return ((b > a) | (b != b)) ? b : a;  // NOLINT(misc-redundant-expression): NaN
   }
 };
 

@@ -80,8 +80,8 @@ std::vector<World> local::make_local_worlds(int size, const CommOptions& options
   std::vector<World> worlds;
   for (int rank = 0; rank < size; ++rank) {
     auto session = std::make_shared<shared::Session>(memory, rank, members, fabric, options);
-    worlds.push_back(World(std::make_shared<shared::SharedGroup>(std::move(session)),
-                           make_single_group(rank, options), rank, size));
+    worlds.emplace_back(std::make_shared<shared::SharedGroup>(std::move(session)),
+                        make_single_group(rank, options), rank, size);
   }
   return worlds;
 }
