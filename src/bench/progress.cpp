@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace fullshard::bench {
 
@@ -58,7 +59,7 @@ void Progress::draw(const std::string& line) {
 }
 
 std::string rough_time(double seconds) {
-  const auto whole = static_cast<long>(seconds + 0.5);
+  const auto whole = std::lround(seconds);
   if (whole < 120) return fmt::format("{} s", whole);
   const long minutes = (whole + 30) / 60;
   if (minutes < 120) return fmt::format("{} min", minutes);
