@@ -119,7 +119,7 @@ def test_a_signal_stops_all_ranks_cleanly(runs, signal_number, code):
     pids = ranks_of(job)
     assert len(pids) == 3
     job.send_signal(signal_number)
-    out, errors = job.communicate(timeout=30)
+    out, errors = job.communicate(timeout=90)
     assert job.returncode == code, errors
     assert "stopped" in out + errors
     assert not any(alive(pid) for pid in pids)
@@ -131,7 +131,7 @@ def test_a_killed_rank_ends_the_job_and_is_named(runs):
     pids = ranks_of(job)
     os.kill(pids[1], signal.SIGKILL)
     start = time.monotonic()
-    _, errors = job.communicate(timeout=30)
+    _, errors = job.communicate(timeout=90)
     assert time.monotonic() - start < 10
     assert job.returncode == 1
     assert "rank 1" in errors.splitlines()[0]
