@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "support/equality.h"
+#include "support/recomputed.h"
 
 // Ways of using a model that hooks on forward would miss. All of them must train as if unsharded.
 
@@ -199,37 +200,18 @@ TEST(AnyModel, FunctionsOfTheUserThatSaveParameters) {
   });
 }
 
-// Activation checkpointing: forward keeps the input only; backward computes again and runs a
-// backward pass inside the one that called it.
-using Body = std::function<at::Tensor(const at::Tensor&)>;
-
-struct Recomputed : torch::autograd::Function<Recomputed> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            const Body* body) {
-    context->save_for_backward({x});
-    context->saved_data["body"] = reinterpret_cast<std::int64_t>(body);
-    return (*body)(x);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const at::AutoGradMode record(true);
-    const auto* body = reinterpret_cast<const Body*>(context->saved_data["body"].toInt());
-    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
-    (*body)(x).backward(gradients[0]);
-    return {x.grad(), {}};
-  }
-};
-
 TEST(AnyModel, BackwardInsideBackward) {
   expect_equal([](Stack& model, const Batch& batch) {
-    const Body middle = [&](const at::Tensor& h) { return model.layer(2, model.layer(1, h)); };
-    const at::Tensor h = Recomputed::apply(model.layer(0, batch.x), &middle);
+    const testing::Body middle = [&](const at::Tensor& h) {
+      return model.layer(2, model.layer(1, h));
+    };
+    const at::Tensor h = testing::Recomputed::apply(model.layer(0, batch.x), &middle);
     (model.layer(3, h) - batch.y).pow(2).mean().backward();
   });
   expect_equal([](Stack& model, const Batch& batch) {
-    const Body all = [&](const at::Tensor& h) { return model.layer(2, model.encode(h)); };
-    const at::Tensor h = Recomputed::apply(model.layer(0, batch.x), &all);
-    (model.layer(3, Recomputed::apply(h, &all)) - batch.y).pow(2).mean().backward();
+    const testing::Body all = [&](const at::Tensor& h) { return model.layer(2, model.encode(h)); };
+    const at::Tensor h = testing::Recomputed::apply(model.layer(0, batch.x), &all);
+    (model.layer(3, testing::Recomputed::apply(h, &all)) - batch.y).pow(2).mean().backward();
   });
 }
 
@@ -238,10 +220,10 @@ TEST(AnyModel, BackwardInsideBackwardOfTheSameUnit) {
   expect_equal([](Stack& model, const Batch& batch) {
     const auto parameters = model.named_parameters();
     const at::Tensor weight = parameters["layers.1.weight"];
-    const Body inside = [&](const at::Tensor& h) {
+    const testing::Body inside = [&](const at::Tensor& h) {
       return at::linear(h, weight) + parameters["layers.3.bias"];
     };
-    const at::Tensor h = Recomputed::apply(model.layer(0, batch.x), &inside);
+    const at::Tensor h = testing::Recomputed::apply(model.layer(0, batch.x), &inside);
     (at::linear(h, parameters["layers.3.weight"]) + parameters["layers.1.bias"] - batch.y)
         .pow(2)
         .mean()

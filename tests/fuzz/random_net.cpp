@@ -141,6 +141,11 @@ NetSpec random_net(Random& random, int ranks) {
   spec.slope = random.one_in(5);
   spec.cached = random.one_in(5);
   spec.peek = random.one_in(6);
+  // Ranks must make the same backward passes, and a recomputed call has no second derivative.
+  const bool alike = std::all_of(spec.calls.begin(), spec.calls.end(),
+                                 [](const CallSpec& call) { return call.only_rank < 0; });
+  if (!alike || spec.slope || !random.one_in(3)) return spec;
+  for (CallSpec& call : spec.calls) call.recomputed = random.one_in(2);
   return spec;
 }
 
@@ -157,7 +162,8 @@ std::string to_string(const NetSpec& spec) {
   }
   text += "; calls:";
   for (const CallSpec& call : spec.calls) {
-    text += fmt::format(" {}{}", call.layer, call.residual ? "+" : "");
+    text += fmt::format(" {}{}{}", call.layer, call.residual ? "+" : "",
+                        call.recomputed ? "(recomputed)" : "");
     if (call.period > 1) text += fmt::format("(passes {} mod {})", call.phase, call.period);
     if (call.only_rank >= 0) text += fmt::format("(rank {})", call.only_rank);
   }
@@ -191,14 +197,21 @@ std::shared_ptr<Layer> Net::make(const LayerSpec& spec) const {
   return nullptr;
 }
 
+at::Tensor Net::call_layer(const CallSpec& call, const at::Tensor& h, const Pass& pass) {
+  auto* layer = layers_[static_cast<std::size_t>(call.layer)]->as<Layer>();
+  if (!call.recomputed || !h.requires_grad()) return layer->forward(h, pass.number);
+  const auto& body = bodies_.emplace_back(
+      [=](const at::Tensor& input) { return layer->forward(input, pass.number); });
+  return testing::Recomputed::apply(h, &body);
+}
+
 at::Tensor Net::run(const at::Tensor& x, const Pass& pass) {
   at::Tensor h = x;
   for (std::size_t i = 0; i < spec_.calls.size(); ++i) {
     const CallSpec& call = spec_.calls[i];
     if (call.only_rank >= 0 && call.only_rank != pass.rank) continue;
     if (pass.number % call.period != call.phase) continue;
-    auto* layer = layers_[static_cast<std::size_t>(call.layer)]->as<Layer>();
-    const at::Tensor out = torch::tanh(layer->forward(h, pass.number));
+    const at::Tensor out = torch::tanh(call_layer(call, h, pass));
     h = call.residual ? h + out : out;
     if (i == spec_.calls.size() / 2) middle_ = h;
   }
@@ -227,6 +240,7 @@ at::Tensor Net::all_losses(const at::Tensor& x, const at::Tensor& y, const Pass&
 
 void Net::backward(const testing::Batch& batch, const Pass& pass, double scale) {
   middle_ = at::Tensor();
+  bodies_.clear();
   const at::Tensor loss = all_losses(batch.x, batch.y, pass) * scale;
   const at::Tensor middle = middle_;
   if (spec_.peek) {

@@ -2,11 +2,13 @@
 
 #include <torch/torch.h>
 
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "fuzz/random.h"
+#include "support/recomputed.h"
 #include "support/training.h"
 
 namespace fullshard::fuzz {
@@ -35,7 +37,8 @@ struct LayerSpec {
 struct CallSpec {
   int layer = 0;
   bool residual = false;
-  int period = 1;  ///< taken in passes whose number modulo this is `phase`
+  bool recomputed = false;  ///< its activations are computed again in backward
+  int period = 1;           ///< taken in passes whose number modulo this is `phase`
   int phase = 0;
   int only_rank = -1;  ///< taken by this rank only, if not negative
 };
@@ -78,12 +81,14 @@ class Net : public testing::Model {
 
  private:
   std::shared_ptr<Layer> make(const LayerSpec& spec) const;
+  at::Tensor call_layer(const CallSpec& call, const at::Tensor& h, const Pass& pass);
   at::Tensor all_losses(const at::Tensor& x, const at::Tensor& y, const Pass& pass);
 
   NetSpec spec_;
   torch::nn::ModuleList layers_;
   torch::nn::Linear head_{nullptr};
   at::Tensor middle_;
+  std::list<testing::Body> bodies_;  // of recomputed calls, while their graph lives
 };
 
 /// Equal weights each time, in double precision.
