@@ -14,13 +14,16 @@ void UpdateGate::begin_write() {
   writing_ = true;
 }
 
+void UpdateGate::end_write() {
+  if (!writing_) return;
+  writing_ = false;
+  board_.post(kWritten, static_cast<std::uint64_t>(version_));
+}
+
 void UpdateGate::ensure_readable(const std::string& unit) {
   if (is_readable()) return;
   const Stopwatch watch(waited_seconds_);
-  if (writing_) {
-    writing_ = false;
-    board_.post(kWritten, static_cast<std::uint64_t>(version_));
-  }
+  end_write();
   board_.wait(kWritten, static_cast<std::uint64_t>(version_), "all_gather", {unit, version_});
   readable_version_ = version_;
 }

@@ -25,6 +25,10 @@ class UpdateGate {
   /// Enters the writing state; returns at once when in it already.
   void begin_write();
 
+  /// Leaves the writing state, if in it, without waiting. A rank that may wait for others elsewhere
+  /// before it reads has to call this, or they wait for its shard.
+  void end_write();
+
   /// Leaves the writing state if need be and waits until every rank's shard is complete.
   void ensure_readable(const std::string& unit);
 

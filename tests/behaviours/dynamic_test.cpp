@@ -71,6 +71,21 @@ TEST(Behaviours, C1_AUnitThatOneRankSkipsCountsAsZeroGradient) {
   });
 }
 
+// The rank that skips reads nothing that other ranks write, and still must not keep them waiting.
+TEST(Behaviours, C1_ARankThatSkipsTheOnlyShardedUnit) {
+  const Order order = [](std::int64_t step, int rank) -> std::vector<std::size_t> {
+    if (step % 2 == 1 && rank == 1) return {0, 1};
+    return {0, 2, 1};
+  };
+  const std::vector<ParameterRule> rules = {
+      {.pattern = "units.2.*", .strategy = ShardingStrategy::FULL_SHARD}};
+  testing::expect_equal_passes(
+      kTask, in_order(order),
+      {.ranks = kRanks,
+       .training = {.steps = 6},
+       .sharding = {.sharding_strategy = ShardingStrategy::NO_SHARD, .rules = rules}});
+}
+
 TEST(Behaviours, C3_RanksRunUnitsInDifferentOrder) {
   expect_equal([](std::int64_t, int rank) -> std::vector<std::size_t> {
     if (rank == 0) return {0, 1, 2};
