@@ -293,8 +293,8 @@ void Engine::take_gradient(std::size_t index, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   rethrow_kept_error();
   require_paged(index);
-  gate_
-      ->end_write();  // a rank whose pass reads no sharded unit will wait for the others' gradients
+  // A pass that reads no sharded unit would leave the update open while it waits for the others.
+  gate_->end_write();
   watch_->note();
   reducer_->add(places_[index].unit, places_[index].parameter, gradient);
 }
