@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <mutex>
 #include <numeric>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "comm/local/local_fabric.h"
 #include "comm/shared/session.h"
@@ -19,42 +21,46 @@ namespace {
 using base::Error;
 using base::ErrorCode;
 
-// Keeps the exception that started the trouble: the first one that is not merely the echo of
-// another rank's end.
-class CausalException {
+// Keeps what the ranks threw, in the order of its coming, until all of them have ended.
+class Exceptions {
  public:
   void record(std::exception_ptr error, bool echo) {
     const std::lock_guard lock(mutex_);
-    if (!error_ || (echo_ && !echo)) {
-      error_ = std::move(error);
-      echo_ = echo;
-    }
+    thrown_.push_back({std::move(error), echo});
   }
 
-  /// After all threads have ended.
-  void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
+  /// Throws the one that started the trouble: the first that is not merely the echo of another
+  /// rank's end. After all threads have ended.
+  void rethrow_cause() const {
+    if (thrown_.empty()) return;
+    const auto cause = std::find_if(thrown_.begin(), thrown_.end(),
+                                    [](const Thrown& thrown) { return !thrown.echo; });
+    std::rethrow_exception(cause == thrown_.end() ? thrown_.front().error : cause->error);
   }
 
  private:
+  struct Thrown {
+    std::exception_ptr error;
+    bool echo;
+  };
+
   std::mutex mutex_;  // guards what follows
-  std::exception_ptr error_;
-  bool echo_ = false;
+  std::vector<Thrown> thrown_;
 };
 
-void run_rank(World world, const std::function<void(World&)>& body, CausalException& cause) {
+void run_rank(World world, const std::function<void(World&)>& body, Exceptions& exceptions) {
   const int rank = world.rank();
   try {
     body(world);
   } catch (const Error& error) {
-    cause.record(std::current_exception(),
-                 error.code() == ErrorCode::kPeerLost && error.rank() != rank);
+    exceptions.record(std::current_exception(),
+                      error.code() == ErrorCode::kPeerLost && error.rank() != rank);
     world.group().abort(error.what());
   } catch (const std::exception& error) {
-    cause.record(std::current_exception(), false);
+    exceptions.record(std::current_exception(), false);
     world.group().abort(error.what());
   } catch (...) {
-    cause.record(std::current_exception(), false);
+    exceptions.record(std::current_exception(), false);
     world.group().abort("an exception that is no std::exception");
   }
 }
@@ -92,11 +98,12 @@ World single_rank(const CommOptions& options) {
 
 void run_as_threads(int size, const std::function<void(World&)>& body, const CommOptions& options) {
   std::vector<World> worlds = local::make_local_worlds(size, options);
-  CausalException cause;
+  Exceptions exceptions;
   std::vector<std::jthread> threads;
   try {
     while (!worlds.empty()) {
-      threads.emplace_back(run_rank, std::move(worlds.back()), std::cref(body), std::ref(cause));
+      threads.emplace_back(run_rank, std::move(worlds.back()), std::cref(body),
+                           std::ref(exceptions));
       worlds.pop_back();
     }
   } catch (const std::system_error& error) {
@@ -107,7 +114,7 @@ void run_as_threads(int size, const std::function<void(World&)>& body, const Com
                                                 started, size, error.what()));
   }
   threads.clear();
-  cause.rethrow();
+  exceptions.rethrow_cause();
 }
 
 }  // namespace fullshard::comm
