@@ -95,11 +95,6 @@ template <typename In, typename Op, typename Wide>
   using E = Element<In>;
   const In* a = part<In>(job, 0, begin);
   std::size_t next = 1;
-  if (job.parts.size() == 2) {
-    const In* b = part<In>(job, 1, begin);
-    for (std::int64_t i = 0; i < n; ++i) sums[i] = Op::combine(E::load(a[i]), E::load(b[i]));
-    return;
-  }
   if (job.parts.size() >= 4) {
     const In* b = part<In>(job, 1, begin);
     const In* c = part<In>(job, 2, begin);
@@ -109,6 +104,10 @@ template <typename In, typename Op, typename Wide>
       sums[i] = Op::combine(Op::combine(ab, E::load(c[i])), E::load(d[i]));
     }
     next = 4;
+  } else if (job.parts.size() >= 2) {
+    const In* b = part<In>(job, 1, begin);
+    for (std::int64_t i = 0; i < n; ++i) sums[i] = Op::combine(E::load(a[i]), E::load(b[i]));
+    next = 2;
   } else {
     for (std::int64_t i = 0; i < n; ++i) sums[i] = E::load(a[i]);
   }
