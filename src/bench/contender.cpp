@@ -30,7 +30,10 @@ Contender ours(const StepBenchOptions& options, bool sharded) {
     command.push_back(to_json(run));
     return invocation(std::move(command), threads_per_process(run));
   };
-  return {sharded ? kSharded : kPlain, process_count(spec), invoke};
+  return {.name = sharded ? kSharded : kPlain,
+          .processes = process_count(spec),
+          .attempts = 1,
+          .invoke = invoke};
 }
 
 /// The peer's flags for the shape; `batch` sequences a process.
@@ -74,7 +77,8 @@ Contender peer(const StepBenchOptions& options, const std::string& mode) {
     if (!gate.empty()) run.environment.emplace_back("PEER_MEM_DIR", gate);
     return run;
   };
-  return {"peer " + mode, processes, invoke};
+  // PyTorch's process groups sometimes abort while a job ends, on a busy machine above all.
+  return {.name = "peer " + mode, .processes = processes, .attempts = 2, .invoke = invoke};
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ inline constexpr const char* kSingleMode = "single";
 struct Contender {
   std::string name;
   int processes = 1;  ///< that stop at a memory gate
+  int attempts = 1;   ///< how often a run may be made before a failure counts
   /// How to run it for so many steps; with a memory gate's folder it stops there.
   std::function<Invocation(int steps, const std::string& memory_gate)> invoke;
 };

@@ -34,6 +34,11 @@ void Progress::finish(const std::string& outcome) {
   line_open_ = false;
 }
 
+void Progress::note(const std::string& text) {
+  draw(fmt::format("[{}/{}] {}: {}\n", present_ + 1, runs_.size(), what_, text));
+  line_open_ = false;
+}
+
 void Progress::interrupt() {
   if (line_open_) std::fputc('\n', console_.progress);
   line_open_ = false;

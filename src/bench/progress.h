@@ -25,6 +25,9 @@ class Progress {
   /// The present run has ended; `outcome` is shown with it.
   void finish(const std::string& outcome);
 
+  /// A line in between, about the present run.
+  void note(const std::string& text);
+
   /// Ends a line that is being redrawn.
   void interrupt();
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 
 #include "bench/contender.h"
 #include "bench/progress.h"
@@ -42,7 +43,7 @@ void validate(const StepBenchOptions& options) {
 
 /// Throws when the child has failed.
 void require_success(const std::string& name, const ChildEnd& end) {
-  constexpr std::size_t kShown = 30;
+  constexpr std::size_t kShown = 60;  // torchrun's own report takes half of it
   if (end.exit_code == 0) return;
   throw base::Error(base::ErrorCode::kSystem,
                     fmt::format("the run of '{}' ended with exit code {}; the end of its standard "
@@ -73,6 +74,12 @@ class StepBench {
     return report_;
   }
 
+  /// What there is after an end in mid-work: complete rounds only, null when there is none.
+  const StepReport* complete_rounds() {
+    for (Measured& measured : report_.measured) measured.runs.resize(rounds_);
+    return rounds_ > 0 ? &report_ : nullptr;
+  }
+
   void interrupt() { progress_.interrupt(); }
 
  private:
@@ -97,13 +104,28 @@ class StepBench {
     return kinds;
   }
 
+  /// Makes a run, once more if it fails and its contender may.
+  ChildEnd succeed(std::size_t which, const std::function<ChildEnd()>& run) {
+    const Contender& contender = contenders_[which];
+    for (int attempt = 1;; ++attempt) {
+      ChildEnd end = run();
+      if (attempt == contender.attempts) require_success(contender.name, end);
+      if (end.exit_code == 0) return end;
+      ++report_.measured[which].failed_runs;
+      progress_.note(fmt::format("failed with exit code {}, once more", end.exit_code));
+    }
+  }
+
   void measure_memory(std::size_t which) {
     const Contender& contender = contenders_[which];
-    progress_.start(fmt::format("memory, {}", contender.name));
-    const MemoryGate gate;
-    ChildProcess child(contender.invoke(kMemorySteps, gate.folder()), signals_);
-    const MemoryPeak peak = follow_memory(child, gate, contender.processes);
-    require_success(contender.name, child.end());
+    MemoryPeak peak;
+    succeed(which, [&] {
+      progress_.start(fmt::format("memory, {}", contender.name));
+      const MemoryGate gate;
+      ChildProcess child(contender.invoke(kMemorySteps, gate.folder()), signals_);
+      peak = follow_memory(child, gate, contender.processes);
+      return child.end();
+    });
     if (peak.samples == 0) {
       throw base::Error(
           base::ErrorCode::kSystem,
@@ -121,18 +143,22 @@ class StepBench {
     FULLSHARD_CHECK(plain && sharded);
     report_.largest_difference =
         std::max(report_.largest_difference, verify_same_training(*plain, *sharded, kTolerance));
+    ++rounds_;
   }
 
   void measure_speed(std::size_t which, int round) {
     constexpr base::Duration kTick = std::chrono::seconds(1);
     const Contender& contender = contenders_[which];
-    progress_.start(fmt::format("round {} of {}, {}", round + 1, options().pairs, contender.name));
-    const double busy_before = busy_cpu_seconds();
-    ChildProcess child(contender.invoke(options().spec.steps, ""), signals_);
-    while (!child.wait(kTick)) progress_.tick();
-    const double busy = busy_cpu_seconds() - busy_before;
-    const ChildEnd end = child.end();
-    require_success(contender.name, end);
+    double busy = 0;
+    const ChildEnd end = succeed(which, [&] {
+      progress_.start(
+          fmt::format("round {} of {}, {}", round + 1, options().pairs, contender.name));
+      const double busy_before = busy_cpu_seconds();
+      ChildProcess child(contender.invoke(options().spec.steps, ""), signals_);
+      while (!child.wait(kTick)) progress_.tick();
+      busy = busy_cpu_seconds() - busy_before;
+      return child.end();
+    });
     StepRun run{.result = parse_step_result(end.output, fmt::format("'{}'", contender.name)),
                 .wall_seconds = end.wall_seconds,
                 .others_share = others_share(busy, end, report_.machine.cpus)};
@@ -144,7 +170,14 @@ class StepBench {
   const std::vector<Contender> contenders_;
   StepReport report_;
   Progress progress_;
+  std::size_t rounds_ = 0;  ///< complete and verified
 };
+
+void show(const StepReport& report, const BenchConsole& console, ReportFile& json) {
+  std::fprintf(console.report, "\n%s", report_text(report).c_str());
+  std::fflush(console.report);
+  json.write(report_json(report));
+}
 
 }  // namespace
 
@@ -153,17 +186,19 @@ int run_step_bench(const StepBenchOptions& options, const BenchConsole& console)
   ReportFile json(options.json);
   StepBench bench(options, console);
   try {
-    const StepReport& report = bench.run();
-    std::fprintf(console.report, "\n%s", report_text(report).c_str());
-    std::fflush(console.report);
-    json.write(report_json(report));
+    show(bench.run(), console, json);
     return 0;
   } catch (const Stopped& stopped) {
     bench.interrupt();
+    if (const StepReport* report = bench.complete_rounds()) show(*report, console, json);
     std::fprintf(console.progress, "fullshard: stopped by SIG%s\n", sigabbrev_np(stopped.signal));
     return 128 + stopped.signal;
-  } catch (...) {
+  } catch (const base::Error& error) {
     bench.interrupt();
+    // After hours of work, not all shall be lost because one run has failed.
+    const StepReport* report =
+        error.code() == base::ErrorCode::kSystem ? bench.complete_rounds() : nullptr;
+    if (report != nullptr) show(*report, console, json);
     throw;
   }
 }

@@ -157,19 +157,25 @@ std::string ratio_table(const StepReport& report) {
   return render_table(rows);
 }
 
+std::string rounds(const StepReport& report) {
+  const std::size_t made = find(report, kPlain).runs.size();
+  const auto wanted = static_cast<std::size_t>(report.options.pairs);
+  if (made < wanted) return fmt::format("only {} of {} rounds", made, wanted);
+  return made == 1 ? "1 round" : fmt::format("{} rounds", made);
+}
+
 std::string heading(const StepReport& report) {
   const StepSpec& spec = report.options.spec;
   const Machine& machine = report.machine;
   const StepDetails* details = details_of(find(report, kPlain));
   return fmt::format(
       "Training step, shape {}: {}, seq {}, batch {} a rank; {} x {} thread{}, {}\n"
-      "{} round{}, each contender once a round, {} steps each, the first one to warm up\n"
+      "{}, each contender once a round, {} steps each, the first one to warm up\n"
       "{}, {} of {} CPUs usable, load {:.2f} at the start; libtorch {}\n",
       report.options.shape_name, parameter_count(details->parameters), spec.shape.seq,
       spec.shape.batch, spec.ranks == 1 ? "1 rank" : fmt::format("{} ranks", spec.ranks),
-      spec.threads, spec.threads == 1 ? "" : "s", spec.strategy, report.options.pairs,
-      report.options.pairs == 1 ? "" : "s", spec.steps, machine.cpu, machine.usable_cpus,
-      machine.cpus, machine.load[0], details->torch);
+      spec.threads, spec.threads == 1 ? "" : "s", spec.strategy, rounds(report), spec.steps,
+      machine.cpu, machine.usable_cpus, machine.cpus, machine.load[0], details->torch);
 }
 
 std::string noise_warning(const StepReport& report) {
@@ -181,6 +187,16 @@ std::string noise_warning(const StepReport& report) {
   if (most <= kQuiet) return "";
   return fmt::format("The machine was not quiet: other processes took up to {:.0f} % of it.\n",
                      100 * most);
+}
+
+std::string failures(const StepReport& report) {
+  std::string text;
+  for (const Measured& contender : report.measured) {
+    if (contender.failed_runs == 0) continue;
+    text += fmt::format("{} of the runs of '{}' failed and had to be made again.\n",
+                        contender.failed_runs, contender.name);
+  }
+  return text;
 }
 
 std::string described(const std::vector<Column>& columns) {
@@ -229,9 +245,10 @@ std::string report_text(const StepReport& report) {
   return fmt::format(
       "{}\n{}\n{}\n{}\n"
       "Plain and sharded training agree: losses and gradient norm differ by at most {:.1e}, "
-      "relative.\n{}",
+      "relative.\n{}{}",
       heading(report), table(report, "speed", speed_columns()), ratio_table(report),
-      table(report, "memory", memory_columns()), report.largest_difference, noise_warning(report));
+      table(report, "memory", memory_columns()), report.largest_difference, failures(report),
+      noise_warning(report));
 }
 
 std::string step_columns_help() {

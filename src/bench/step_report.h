@@ -23,6 +23,7 @@ struct Measured {
   std::string name;
   std::vector<StepRun> runs;
   std::optional<MemoryPeak> memory;
+  int failed_runs = 0;  ///< that were made again
 };
 
 struct StepReport {

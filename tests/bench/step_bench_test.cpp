@@ -54,6 +54,10 @@ constexpr const char* kPython = R"(#!/bin/sh
 echo "$*" >> "$BENCH_TEST_FOLDER/calls"
 echo "peer" >> "$BENCH_TEST_FOLDER/order"
 echo "threads $OMP_NUM_THREADS rank '$RANK'" >> "$BENCH_TEST_FOLDER/variables"
+if [ "$FAULT" = "peer fails once" ] && [ ! -e "$BENCH_TEST_FOLDER/failed" ]; then
+  : > "$BENCH_TEST_FOLDER/failed"; exit 134
+fi
+if [ "$FAULT" = "peer fails later" ] && [ $(grep -c peer "$BENCH_TEST_FOLDER/order") -gt 1 ]; then exit 9; fi
 if [ "$FAULT" = "peer fails" ]; then echo "no module named torch" >&2; exit 1; fi
 if [ -n "$PEER_MEM_DIR" ]; then
   sleep 1000 &
@@ -164,11 +168,36 @@ TEST_F(StepBench, APeerThatFailsIsShownWithWhatItSaid) {
   EXPECT_THAT(report_.text(), IsEmpty());
 }
 
+TEST_F(StepBench, APeersRunThatFailsIsMadeAgainOnce) {
+  add_peer({"ddp"});
+  options_.pairs = 1;
+  options_.json = folder_ / "all.json";
+  ::setenv("FAULT", "peer fails once", 1);
+  EXPECT_EQ(run(), 0);
+  EXPECT_THAT(lines("order"), ElementsAre("plain", "sharded", "peer", "peer"));
+  EXPECT_THAT(progress_.text(),
+              HasSubstr("[3/3] round 1 of 1, peer ddp: failed with exit code 134"));
+  EXPECT_THAT(report_.text(), HasSubstr("1 of the runs of 'peer ddp' failed"));
+  const auto json = nlohmann::json::parse(std::ifstream(options_.json));
+  EXPECT_EQ(json["contenders"][2]["failed_runs"], 1);
+}
+
+TEST_F(StepBench, CompleteRoundsAreShownWhenALaterRunFails) {
+  add_peer({"ddp"});
+  options_.pairs = 3;
+  options_.json = folder_ / "all.json";
+  ::setenv("FAULT", "peer fails later", 1);
+  EXPECT_THAT(error_of([this] { run(); }).what(), HasSubstr("exit code 9"));
+  EXPECT_THAT(report_.text(), HasSubstr("only 1 of 3 rounds"));
+  const auto json = nlohmann::json::parse(std::ifstream(options_.json));
+  for (const auto& contender : json["contenders"]) EXPECT_EQ(contender["runs"].size(), 1u);
+}
+
 TEST_F(StepBench, ARunThatFailsIsShownWithTheEndOfWhatItSaid) {
   ::setenv("FAULT", "fails", 1);
   const base::Error error = error_of([this] { run(); });
   EXPECT_THAT(error.what(), AllOf(HasSubstr("'sharded' ended with exit code 7"),
-                                  HasSubstr("line 99"), Not(HasSubstr("line 10\n"))));
+                                  HasSubstr("line 99"), Not(HasSubstr("line 39\n"))));
 }
 
 TEST_F(StepBench, ReportsNothingWhenShardedTrainingIsAnother) {

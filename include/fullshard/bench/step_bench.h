@@ -33,7 +33,9 @@ struct BenchConsole {
 };
 
 /// Runs everything in turn, as processes of this one, and shows the tables. Returns 0, or 130 and
-/// 143 after SIGINT and SIGTERM, when it has ended what it had started.
+/// 143 after SIGINT and SIGTERM, when it has ended what it had started. When it is stopped or a run
+/// fails, the rounds that were complete are shown all the same. A peer's run that fails is made
+/// again once.
 ///
 /// Throws base::Error: kUsage for options that cannot be used; kInternal when the sharded training
 /// does not equal the plain one, before anything is reported; kSystem when a run fails, with the
