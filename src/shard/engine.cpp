@@ -39,6 +39,8 @@ class Engine::ParameterSource final : public residency::UnitSource {
     engine_.rethrow_kept_error();
     engine_.gate_->ensure_readable(engine_.units_[unit_].name);
     gathered_version_ = engine_.gate_->version();
+    // The first gradients of a pass are made before backward has touched any parameter.
+    engine_.reducer_->claim_thread();
     return engine_.units_[unit_].full;
   }
 
@@ -106,6 +108,8 @@ Engine::Engine(ModelTree model, const comm::Mesh& mesh, const FullyShardOptions&
   gate_ = std::make_unique<UpdateGate>(*gate_board_);
   gradient_board_ =
       mesh_.all->allocate_signals(GradientReducer::counters(units_.size()), "gradient reductions");
+  reducer_ = std::make_unique<GradientReducer>(*mesh_.all, units_, *gradient_board_);
+  reducer_->set_divide_factor(options_.gradient_divide_factor);
   broadcast_buffers();
   make_pager();
   attach();
@@ -171,7 +175,14 @@ void Engine::make_pager() {
   watch_ = std::make_unique<residency::BackwardWatch>([this] { end_of_backward(); },
                                                       [this] { reducer_->abandon_round(); });
   pager_ = std::make_unique<residency::UnitPager>(std::move(paged), schedule_options(),
-                                                  [this] { return watch_->note(); });
+                                                  [this] { return note_backward(); });
+}
+
+// Whether this thread is inside a backward pass.
+bool Engine::note_backward() {
+  if (!watch_->note()) return false;
+  reducer_->claim_thread();
+  return true;
 }
 
 schedule::ScheduleOptions Engine::schedule_options() const {
@@ -190,8 +201,6 @@ void Engine::attach() {
   // set_data runs operators on the paged tensor; none of them reads its memory.
   const residency::BypassScope bypass;
   // What can fail comes before the module is changed.
-  reducer_ = std::make_unique<GradientReducer>(*mesh_.all, units_, *gradient_board_);
-  reducer_->set_divide_factor(options_.gradient_divide_factor);
   shard_pager_ = std::make_unique<ShardPager>(*this);
   gradient_placeholder_ = std::make_unique<GradientPlaceholder>(
       [this](int index, const at::Tensor& gradient) {
@@ -295,7 +304,7 @@ void Engine::take_gradient(std::size_t index, const at::Tensor& gradient) {
   require_paged(index);
   // A pass that reads no sharded unit would leave the update open while it waits for the others.
   gate_->end_write();
-  watch_->note();
+  note_backward();
   reducer_->add(places_[index].unit, places_[index].parameter, gradient);
 }
 

@@ -76,6 +76,7 @@ class Engine {
   void require_paged(std::size_t index) const;
   void take_gradient(std::size_t index, const at::Tensor& gradient);
   void clear_where_user_did();
+  bool note_backward();
   void end_of_backward();
   void rethrow_kept_error();
 

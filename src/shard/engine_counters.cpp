@@ -29,6 +29,7 @@ Counters Engine::counters() const {
   sum.gradient_bytes = reducer_->gradient_bytes();
   sum.unreduced_gradient_bytes = reducer_->unreduced_bytes();
   sum.peak_unreduced_gradient_bytes = reducer_->peak_unreduced_bytes();
+  sum.copied_gradient_bytes = reducer_->copied_bytes();
   sum.exposed_comm_seconds = gate_->waited_seconds() + reducer_->exposed_seconds();
   return sum;
 }

@@ -8,22 +8,21 @@ namespace fullshard::shard {
 
 std::int64_t GradientArena::allocate(std::int64_t bytes) {
   const std::int64_t rounded = std::max<std::int64_t>((bytes + 63) / 64 * 64, 64);
-  std::int64_t offset = 0;
-  for (const auto& [begin, size] : regions_) {
-    if (begin - offset >= rounded) break;
-    offset = begin + size;
-  }
-  if (offset + rounded > capacity_) return -1;
-  regions_.emplace(offset, rounded);
+  std::int64_t begin = 0;
+  auto at = regions_.begin();
+  for (; at != regions_.end() && at->begin - begin < rounded; ++at) begin = at->begin + at->bytes;
+  if (at == regions_.end() && begin + rounded > capacity_) return -1;
+  regions_.insert(at, {begin, rounded});
   used_ += rounded;
-  peak_ = std::max(peak_, used_);
-  return offset;
+  return begin;
 }
 
 void GradientArena::free(std::int64_t offset) {
-  const auto region = regions_.find(offset);
-  FULLSHARD_CHECK(region != regions_.end());
-  used_ -= region->second;
+  const auto region =
+      std::lower_bound(regions_.begin(), regions_.end(), offset,
+                       [](const Region& r, std::int64_t begin) { return r.begin < begin; });
+  FULLSHARD_CHECK(region != regions_.end() && region->begin == offset);
+  used_ -= region->bytes;
   regions_.erase(region);
 }
 

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <vector>
 
 namespace fullshard::shard {
 
-/// Hands out regions of one rank's gradient memory, lowest free address first, so that the pages
-/// touched stay few while units take turns. Only arithmetic; the memory is somebody else's.
+/// Hands out regions of some memory, lowest free address first, so that the pages touched stay few
+/// while users take turns. Only arithmetic; the memory is somebody else's.
 class GradientArena {
  public:
   explicit GradientArena(std::int64_t capacity) : capacity_(capacity) {}
@@ -18,14 +18,16 @@ class GradientArena {
   void free(std::int64_t offset);
 
   std::int64_t used() const { return used_; }
-  std::int64_t peak() const { return peak_; }
-  void reset_peak() { peak_ = used_; }
 
  private:
+  struct Region {
+    std::int64_t begin;
+    std::int64_t bytes;
+  };
+
   std::int64_t capacity_;
   std::int64_t used_ = 0;
-  std::int64_t peak_ = 0;
-  std::map<std::int64_t, std::int64_t> regions_;  // offset -> bytes, by address
+  std::vector<Region> regions_;  // in use, by address
 };
 
 }  // namespace fullshard::shard

@@ -40,7 +40,8 @@ bool GradientPlaceholder::replace(residency::PagedStorage& storage, std::string_
   // autograd::AccumulateGrad: in place, or out of place when the gradient has a graph of its own.
   const bool accumulates = op == "aten::add_" || op == "aten::add";
   if (!accumulates || torch::autograd::get_current_graph_task_id() == -1) return false;
-  const at::Tensor gradient = stack[first + 1].toTensor();
+  // Moved out of the stack, so that who takes it can tell whether anybody else refers to it.
+  const at::Tensor gradient = std::move(stack[first + 1]).toTensor();
   take_(storage.index(), gradient);
   if (op == "aten::add") {
     taken_with_graph_ = storage.index();

@@ -2,11 +2,9 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "fullshard/base/check.h"
@@ -17,6 +15,7 @@ namespace fullshard::shard {
 namespace {
 
 constexpr std::int64_t kLine = 64;  // bytes; ranks write their own rows without sharing cache lines
+constexpr std::int64_t kNone = -1;  // the place of a gradient that a rank does not have
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -25,6 +24,19 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 std::int64_t trainable_count(const FlatUnit& unit) {
   return std::count_if(unit.parameters.begin(), unit.parameters.end(),
                        [](const FoundParameter& found) { return found.tensor.requires_grad(); });
+}
+
+// Whether a gradient that autograd is about to store may be kept without a copy: besides us only
+// the node that stores it refers to it, and to its memory only what it is a view of, as the
+// gradient of a linear layer's weight is, which is transposed.
+bool is_only_ours(const at::Tensor& gradient) {
+  if (gradient.use_count() > 2 || gradient.requires_grad() || gradient.is_sparse()) return false;
+  const bool of_base = gradient.is_view() && gradient._base().use_count() == 1;
+  return gradient.storage().use_count() == (of_base ? 2 : 1);
+}
+
+at::Tensor to_dense(const at::Tensor& gradient) {
+  return gradient.is_sparse() ? gradient.to_dense() : gradient;
 }
 
 }  // namespace
@@ -42,40 +54,35 @@ GradientReducer::GradientReducer(comm::Group& group, std::vector<FlatUnit>& unit
       held_(units.size()),
       counts_(units.size()),
       unit_exposed_(units.size(), 0) {
-  for (const FlatUnit& unit : units_) {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const std::size_t parameters = units_[u].parameters.size();
+    held_[u].gradients.resize(parameters);
     notice_offset_.push_back(notice_row_);
-    const auto parameters = static_cast<std::int64_t>(unit.parameters.size());
-    notice_row_ += round_up(static_cast<std::int64_t>(sizeof(Notice)) + parameters, kLine);
-    // Twice the sum of all units: room for first-fit to leave gaps. Untouched pages cost nothing.
-    arena_row_ += 2 * round_up(unit.layout.flat_bytes(), kLine) + kLine;
+    notice_row_ += round_up(static_cast<std::int64_t>(parameters * sizeof(std::int64_t)), kLine);
   }
-  arena_row_ = round_up(arena_row_, 4096);
-  const auto ranks = static_cast<std::int64_t>(group.size());
-  notices_ = group.allocate_shared(static_cast<std::size_t>(std::max(notice_row_ * ranks, kLine)),
-                                   "gradient notices");
-  memory_ = group.allocate_shared(static_cast<std::size_t>(std::max(arena_row_ * ranks, kLine)),
-                                  "gradient arena");
-  arena_ = GradientArena(arena_row_);
+  const std::int64_t bytes = std::max(notice_row_ * group.size(), kLine);
+  notices_ = group.allocate_shared(static_cast<std::size_t>(bytes), "gradient notices");
+  memory_ = GradientMemory::make(group, units_);
 }
 
-GradientReducer::Notice& GradientReducer::notice(int rank, std::size_t unit) const {
+std::span<std::int64_t> GradientReducer::places(int rank, std::size_t unit) const {
   std::byte* at = notices_->data() + rank * notice_row_ + notice_offset_[unit];
-  return *reinterpret_cast<Notice*>(at);
-}
-
-std::uint8_t* GradientReducer::has_gradient(int rank, std::size_t unit) const {
-  return reinterpret_cast<std::uint8_t*>(&notice(rank, unit) + 1);
-}
-
-std::byte* GradientReducer::part(int rank, std::size_t unit) const {
-  return memory_->data() + rank * arena_row_ + notice(rank, unit).offset;
+  return {reinterpret_cast<std::int64_t*>(at), units_[unit].parameters.size()};
 }
 
 void GradientReducer::collect() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (held_[unit].offset == -1) continue;
-    if (!board_.reached(consumed_ + unit, held_[unit].round)) continue;
-    arena_.free(std::exchange(held_[unit].offset, -1));
+    if (held_[unit].round == 0) continue;
+    if (board_.reached(consumed_ + unit, held_[unit].round)) let_go(unit);
+  }
+}
+
+void GradientReducer::let_go(std::size_t unit) {
+  held_[unit].round = 0;
+  for (at::Tensor& gradient : held_[unit].gradients) {
+    if (!gradient.defined()) continue;
+    held_bytes_ -= static_cast<std::int64_t>(gradient.nbytes());
+    gradient.reset();
   }
 }
 
@@ -87,8 +94,8 @@ void GradientReducer::begin_round() {
   std::fill(posted_.begin(), posted_.end(), false);
 }
 
-// A round's notice and region replace the last one's only after every rank has read those.
-void GradientReducer::begin_unit(std::size_t unit, bool with_region) {
+// A round's notice replaces the last one's only after every rank has read that.
+void GradientReducer::begin_unit(std::size_t unit) {
   if (begun_[unit]) return;
   {
     const Stopwatch watch(exposed_seconds_);
@@ -97,38 +104,19 @@ void GradientReducer::begin_unit(std::size_t unit, bool with_region) {
                 {units_[unit].name, static_cast<std::int64_t>(round_) - 1});
   }
   collect();
-  FlatUnit& flat = units_[unit];
-  if (!flat.gradient.defined()) flat.gradient = at::empty({flat.own.size()}, flat.dtype());
-  if (with_region && !is_direct()) {
-    held_[unit] = {arena_.allocate(units_[unit].layout.flat_bytes()), round_};
-    FULLSHARD_CHECK(held_[unit].offset != -1);
-  }
-  notice(group_.rank(), unit).offset =
-      with_region ? std::max<std::int64_t>(held_[unit].offset, 0) : -1;
-  std::memset(has_gradient(group_.rank(), unit), 0, units_[unit].parameters.size());
+  std::ranges::fill(places(group_.rank(), unit), kNone);
   begun_[unit] = true;
 }
 
 void GradientReducer::add(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
   if (in_round_ && posted_[unit]) finish_round();
   begin_round();
-  begin_unit(unit, /*with_region=*/true);
+  begin_unit(unit);
   if (remaining_[unit] <= 0) remaining_[unit] = trainable_count(units_[unit]);
-  const auto& placed = units_[unit].layout.parameters()[parameter];
-  std::byte* memory = is_direct()
-                          ? static_cast<std::byte*>(units_[unit].gradient.mutable_data_ptr())
-                          : part(group_.rank(), unit);
-  memory += placed.offset * units_[unit].element_bytes();
-  const at::Tensor target = at::from_blob(memory, placed.spec.shape, units_[unit].dtype());
-  std::uint8_t& has = has_gradient(group_.rank(), unit)[parameter];
-  const at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
-  // Something is there from an earlier pass without sync or, without other ranks, any earlier pass.
-  const bool adds = has != 0 || (is_direct() && holds_gradient(unit, parameter));
-  has = 1;
-  if (adds) {
-    target.add_(dense);
+  if (is_direct()) {
+    give(unit, parameter, gradient);
   } else {
-    target.copy_(dense);
+    hold(unit, parameter, gradient);
   }
   if (--remaining_[unit] == 0 && sync_) {
     complete_unit(unit);
@@ -136,8 +124,55 @@ void GradientReducer::add(std::size_t unit, std::size_t parameter, const at::Ten
   }
 }
 
+// Keeps a gradient where the other ranks can read it: as it is, if it was made there and is nobody
+// else's, otherwise a copy.
+void GradientReducer::hold(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
+  std::int64_t& place = places(group_.rank(), unit)[parameter];
+  at::Tensor& held = held_[unit].gradients[parameter];
+  if (place != kNone) {  // from an earlier pass without sync
+    held.add_(gradient);
+    return;
+  }
+  const bool owned = gradient.is_sparse() || is_only_ours(gradient);
+  const at::Tensor dense = to_dense(gradient);
+  const at::ScalarType dtype = units_[unit].dtype();
+  const bool here = memory_->offset_of(dense.const_data_ptr()) != kNone;
+  if (here && owned && dense.is_contiguous() && dense.scalar_type() == dtype) {
+    held = dense.detach();
+  } else {
+    held = memory_->make_copy(dtype, dense.sizes());
+    held.copy_(dense);
+    copied_bytes_ += static_cast<std::int64_t>(held.nbytes());
+  }
+  held_[unit].round = round_;
+  held_bytes_ += static_cast<std::int64_t>(held.nbytes());
+  peak_held_bytes_ = std::max(peak_held_bytes_, held_bytes_);
+  place = held.numel() == 0 ? 0 : memory_->offset_of(held.const_data_ptr());
+}
+
+// Without other ranks a gradient is the shard's, as autograd would have stored it.
+void GradientReducer::give(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
+  places(group_.rank(), unit)[parameter] = 0;
+  at::Tensor& mine = shards_[unit][parameter].mutable_grad();
+  const at::ScalarType mine_dtype = units_[unit].dtype();
+  if (mine.defined()) {
+    mine.view(gradient.sizes()).add_(gradient);
+    return;
+  }
+  const bool owned = gradient.is_sparse() || is_only_ours(gradient);
+  const at::Tensor dense = to_dense(gradient);
+  // Not a view in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in place.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (owned && dense.is_contiguous() && dense.scalar_type() == mine_dtype) {
+    mine = dense.view({-1});
+  } else {
+    mine = at::empty({dense.numel()}, mine_dtype);
+    mine.view(dense.sizes()).copy_(dense);
+    copied_bytes_ += static_cast<std::int64_t>(mine.nbytes());
+  }
+}
+
 void GradientReducer::complete_unit(std::size_t unit) {
-  if (notice(group_.rank(), unit).offset != -1 && !is_direct()) zero_missing(unit);
   posted_[unit] = true;
   board_.post(ready_ + unit, round_);
   pending_.push_back(unit);
@@ -173,7 +208,7 @@ void GradientReducer::finish_round() {
 void GradientReducer::complete_rest() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (posted_[unit]) continue;
-    begin_unit(unit, /*with_region=*/false);
+    begin_unit(unit);
     complete_unit(unit);
   }
 }
@@ -198,64 +233,33 @@ void GradientReducer::discard_unsynchronised() {
   if (!in_round_ || in_pass) return;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (!begun_[unit]) continue;
-    std::memset(has_gradient(group_.rank(), unit), 0, units_[unit].parameters.size());
-  }
-}
-
-void GradientReducer::zero_missing(std::size_t unit) {
-  const std::uint8_t* has = has_gradient(group_.rank(), unit);
-  const std::int64_t element = units_[unit].element_bytes();
-  for (std::size_t i = 0; i < units_[unit].parameters.size(); ++i) {
-    const auto& placed = units_[unit].layout.parameters()[i];
-    if (has[i] != 0) continue;
-    std::memset(part(group_.rank(), unit) + placed.offset * element, 0,
-                static_cast<std::size_t>(placed.numel * element));
+    std::ranges::fill(places(group_.rank(), unit), kNone);
+    let_go(unit);
   }
 }
 
 bool GradientReducer::anyone_has(std::size_t unit, std::size_t parameter) const {
   for (int rank = 0; rank < group_.size(); ++rank) {
-    if (has_gradient(rank, unit)[parameter] != 0) return true;
+    if (places(rank, unit)[parameter] != kNone) return true;
   }
   return false;
 }
 
 bool GradientReducer::anyone_has(std::size_t unit) const {
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    if (notice(rank, unit).offset != -1) return true;
+  for (std::size_t i = 0; i < units_[unit].parameters.size(); ++i) {
+    if (anyone_has(unit, i)) return true;
   }
   return false;
 }
 
 void GradientReducer::reduce(std::size_t unit) {
-  if (!anyone_has(unit)) {
-    board_.post(consumed_ + unit, round_);
-    return;
-  }
-  FlatUnit& flat = units_[unit];
-  // Neighbours that are treated alike are reduced in one run; padding between them is inside a run.
-  layout::Range run;
-  std::size_t run_last = 0;
-  bool run_accumulates = false;
-  for (std::size_t i = 0; i < flat.parameters.size(); ++i) {
+  if (anyone_has(unit)) ++counts_[unit].reductions;
+  for (std::size_t i = 0; i < units_[unit].parameters.size() && !is_direct(); ++i) {
     if (!anyone_has(unit, i)) continue;
     const bool accumulate = holds_gradient(unit, i);
     if (!accumulate) attach(unit, i);
-    const layout::Range owned = flat.own_range(i);
-    if (owned.empty() || is_direct()) continue;
-    const std::int64_t offset = flat.layout.parameters()[i].offset;
-    const layout::Range range = {offset + owned.begin, offset + owned.end};
-    const bool joins = !run.empty() && accumulate == run_accumulates && i == run_last + 1;
-    if (!joins) {
-      reduce_run(unit, run, run_accumulates);
-      run = {range.begin, range.begin};
-    }
-    run.end = range.end;
-    run_last = i;
-    run_accumulates = accumulate;
+    reduce_own(unit, i, accumulate);
   }
-  reduce_run(unit, run, run_accumulates);
-  ++counts_[unit].reductions;
   board_.post(consumed_ + unit, round_);
 }
 
@@ -263,7 +267,11 @@ void GradientReducer::reduce(std::size_t unit) {
 void GradientReducer::attach(std::size_t unit, std::size_t parameter) {
   // Not a view in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in place.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const FlatUnit& flat = units_[unit];
+  FlatUnit& flat = units_[unit];
+  if (!flat.gradient.defined()) {
+    const OrdinaryMemory ordinary;  // it stays, whatever its size
+    flat.gradient = at::empty({flat.own.size()}, flat.dtype());
+  }
   const layout::Range owned = flat.own_range(parameter);
   const std::int64_t begin =
       flat.layout.parameters()[parameter].offset + owned.begin - flat.own.begin;
@@ -275,47 +283,59 @@ void GradientReducer::attach(std::size_t unit, std::size_t parameter) {
 bool GradientReducer::holds_gradient(std::size_t unit, std::size_t parameter) {
   const at::Tensor users = shards_[unit][parameter].grad();
   if (!users.defined()) return false;
-  if (!users.is_alias_of(units_[unit].gradient)) {
+  const at::Tensor& flat = units_[unit].gradient;
+  if (!flat.defined() || !users.is_alias_of(flat)) {
     attach(unit, parameter);
     shards_[unit][parameter].mutable_grad().copy_(users);
   }
   return true;
 }
 
-void GradientReducer::reduce_run(std::size_t unit, layout::Range run, bool accumulate) {
-  if (run.empty()) return;
+void GradientReducer::reduce_own(std::size_t unit, std::size_t parameter, bool accumulate) {
   FlatUnit& flat = units_[unit];
-  const std::int64_t bytes = flat.element_bytes();
-  at::Tensor zeros;  // stands for ranks that did not use the unit in this round
-  std::vector<const void*> parts;
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    if (notice(rank, unit).offset != -1) {
-      parts.push_back(part(rank, unit) + run.begin * bytes);
-      if (rank != group_.rank()) counts_[unit].bytes_read += run.size() * bytes;
-    } else {
-      if (!zeros.defined()) zeros = at::zeros({run.size()}, flat.dtype());
-      parts.push_back(zeros.const_data_ptr());
-    }
-  }
-  auto* out = static_cast<std::byte*>(flat.gradient.mutable_data_ptr()) +
-              (run.begin - flat.own.begin) * bytes;
+  const layout::Range owned = flat.own_range(parameter);
+  if (owned.empty()) return;
+  const std::int64_t begin =
+      flat.layout.parameters()[parameter].offset + owned.begin - flat.own.begin;
+  auto* out =
+      static_cast<std::byte*>(flat.gradient.mutable_data_ptr()) + begin * flat.element_bytes();
   const base::DType dtype = flat.layout.dtype();
   const bool mean = divide_factor_ == 0;
   const comm::ReduceOp op = mean ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
   const double scale = mean ? 1 : 1 / divide_factor_;
+  at::Tensor zeros;
+  collect_parts(unit, parameter, owned, zeros);
   if (accumulate) {
-    comm::add_reduced_parts(parts, dtype, out, dtype, run.size(), op, scale);
+    comm::add_reduced_parts(parts_, dtype, out, dtype, owned.size(), op, scale);
   } else {
-    comm::reduce_parts_to(parts, dtype, out, dtype, run.size(), op, scale);
+    comm::reduce_parts_to(parts_, dtype, out, dtype, owned.size(), op, scale);
+  }
+}
+
+// Points parts_ at the same range of every rank's gradient. `zeros` stands for ranks that have
+// none.
+void GradientReducer::collect_parts(std::size_t unit, std::size_t parameter, layout::Range range,
+                                    at::Tensor& zeros) {
+  const std::int64_t bytes = units_[unit].element_bytes();
+  parts_.clear();
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const std::int64_t place = places(rank, unit)[parameter];
+    if (place != kNone) {
+      parts_.push_back(memory_->at(rank, place + range.begin * bytes));
+      if (rank != group_.rank()) counts_[unit].bytes_read += range.size() * bytes;
+    } else {
+      if (!zeros.defined()) zeros = at::zeros({range.size()}, units_[unit].dtype());
+      parts_.push_back(zeros.const_data_ptr());
+    }
   }
 }
 
 std::int64_t GradientReducer::gradient_bytes() const {
   std::int64_t bytes = 0;
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    const bool any = std::any_of(shards_[unit].begin(), shards_[unit].end(),
-                                 [](const at::Tensor& shard) { return shard.grad().defined(); });
-    if (any) bytes += static_cast<std::int64_t>(units_[unit].gradient.nbytes());
+  for (const std::vector<at::Tensor>& unit : shards_) {
+    for (const at::Tensor& shard : unit) {
+      if (shard.grad().defined()) bytes += static_cast<std::int64_t>(shard.grad().nbytes());
+    }
   }
   return bytes;
 }

@@ -23,9 +23,6 @@ TEST(GradientArena, SaysWhenFullAndCountsBytes) {
   EXPECT_EQ(arena.used(), 256);
   arena.free(0);
   EXPECT_EQ(arena.used(), 0);
-  EXPECT_EQ(arena.peak(), 256);
-  arena.reset_peak();
-  EXPECT_EQ(arena.peak(), 0);
 }
 
 TEST(GradientArena, GivesEmptyUnitsAnAddressOfTheirOwn) {

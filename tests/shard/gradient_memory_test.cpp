@@ -1,0 +1,142 @@
+#include "shard/gradient_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "fullshard/comm/world.h"
+#include "support/training.h"
+
+namespace fullshard::shard {
+namespace {
+
+// Bytes copied in each of some steps.
+std::vector<std::int64_t> copied(const testing::Problem& task, comm::World& world, int steps,
+                                 const FullyShardOptions& options = {}) {
+  const auto model = task.build();
+  const auto sharded = fully_shard(model, world.mesh(), options);
+  std::vector<std::int64_t> out;
+  std::int64_t before = 0;
+  for (int step = 0; step < steps; ++step) {
+    const auto batch = testing::rows_of_rank(task.batch(step), world.rank(), world.size());
+    model->loss(batch.x, batch.y).backward();
+    sharded.zero_grad();
+    const std::int64_t now = sharded.counters().copied_gradient_bytes;
+    out.push_back(now - before);
+    before = now;
+  }
+  return out;
+}
+
+TEST(GradientMemory, GradientsAreMadeWhereOthersReadThem) {
+  for (const int ranks : {1, 2, 3}) {
+    comm::run_as_threads(ranks, [&](comm::World& world) {
+      for (const bool tied : {false, true}) {
+        const auto bytes = copied(testing::gpt_problem(96, 48, 2, tied), world, 4);
+        EXPECT_EQ(bytes, std::vector<std::int64_t>(bytes.size(), 0)) << ranks << " ranks";
+      }
+    });
+  }
+}
+
+struct OneLayer : testing::Model {
+  OneLayer() {
+    weight = register_parameter("weight", at::arange(64, at::kDouble).view({8, 8}));
+    twin = register_parameter("twin", at::ones({8, 8}, at::kDouble));
+  }
+  at::Tensor loss(const at::Tensor& x, const at::Tensor& y) override {
+    return ((weight + twin) * x * y).sum();
+  }
+  at::Tensor weight, twin;
+};
+
+struct OneLayerTask {
+  std::shared_ptr<OneLayer> model = std::make_shared<OneLayer>();
+  at::Tensor x = at::rand({8, 8}, at::kDouble);
+  at::Tensor y = at::rand({8, 8}, at::kDouble);
+};
+
+void expect_whole(const ShardedModule& sharded, const at::Tensor& expected) {
+  for (const auto& shard : sharded.named_parameters()) {
+    const at::Tensor part = expected.flatten().narrow(0, shard.begin, shard.end - shard.begin);
+    EXPECT_TRUE(at::allclose(shard.tensor.grad(), part)) << shard.name;
+  }
+}
+
+// Autograd gives both parameters the same tensor.
+TEST(GradientMemory, AGradientOfTwoParametersIsNotTakenFromEither) {
+  for (const int ranks : {1, 2}) {
+    comm::run_as_threads(ranks, [](comm::World& world) {
+      OneLayerTask task;
+      const auto sharded = fully_shard(task.model, world.mesh(), {.gradient_divide_factor = 1});
+      at::Tensor sum = at::zeros({8, 8}, at::kDouble);
+      for (int pass = 0; pass < 2; ++pass) {
+        task.model->loss(task.x, task.y).backward();
+        at::Tensor mine = task.x * task.y;
+        world.group()
+            .all_reduce({mine.data_ptr(), 64, base::DType::kFloat64}, comm::ReduceOp::kSum, {})
+            .wait();
+        sum += mine;
+        expect_whole(sharded, sum);
+      }
+    });
+  }
+}
+
+TEST(GradientMemory, WhatAHookHasKeptIsTheUsersOwn) {
+  for (const int ranks : {1, 2}) {
+    comm::run_as_threads(ranks, [](comm::World& world) {
+      OneLayerTask task;
+      at::Tensor kept;
+      task.model->weight.register_hook([&](const at::Tensor& gradient) { kept = gradient; });
+      std::optional<ShardedModule> sharded =
+          fully_shard(task.model, world.mesh(), {.gradient_divide_factor = 1});
+      sharded->set_requires_gradient_sync(false);
+      task.model->loss(task.x, task.y).backward();
+      kept.zero_();
+      sharded->set_requires_gradient_sync(true);
+      task.model->loss(task.x, task.y).backward();
+      at::Tensor expected = 2 * task.x * task.y;
+      world.group()
+          .all_reduce({expected.data_ptr(), 64, base::DType::kFloat64}, comm::ReduceOp::kSum, {})
+          .wait();
+      expect_whole(*sharded, expected);
+      const at::Tensor last = kept;
+      sharded.reset();
+      task.model.reset();
+      world.group().barrier({});
+      EXPECT_TRUE(at::allclose(last, task.x * task.y));  // its memory outlives what it came from
+    });
+  }
+}
+
+TEST(GradientMemory, TensorsOfOtherThreadsAndOfForwardAreElsewhere) {
+  comm::run_as_threads(2, [](comm::World& world) {
+    std::vector<FlatUnit> none;
+    const auto memory = GradientMemory::make(world.group(), none);
+    make_gradients_in(memory);
+    EXPECT_EQ(memory->try_make(16 * 16 * 8), nullptr);  // no parameter is of that size
+    EXPECT_EQ(memory->offset_of(at::empty({16, 16}, at::kDouble).data_ptr()), -1);
+  });
+}
+
+struct WithEmpty : testing::Model {
+  WithEmpty() {
+    empty = register_parameter("empty", at::zeros({0, 3}, at::kDouble));
+    weight = register_parameter("weight", at::ones({3}, at::kDouble));
+  }
+  at::Tensor loss(const at::Tensor& x, const at::Tensor&) override {
+    return (weight * x).sum() + empty.sum();
+  }
+  at::Tensor empty, weight;
+};
+
+TEST(GradientMemory, AnEmptyGradientIsOne) {
+  comm::run_as_threads(2, [](comm::World& world) {
+    const auto model = std::make_shared<WithEmpty>();
+    const auto sharded = fully_shard(model, world.mesh());
+    model->loss(at::ones({3}, at::kDouble), {}).backward();
+    for (const at::Tensor& shard : sharded.parameters()) EXPECT_TRUE(shard.grad().defined());
+  });
+}
+
+}  // namespace
+}  // namespace fullshard::shard
