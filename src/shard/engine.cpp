@@ -39,8 +39,7 @@ class Engine::ParameterSource final : public residency::UnitSource {
     engine_.rethrow_kept_error();
     engine_.gate_->ensure_readable(engine_.units_[unit_].name);
     gathered_version_ = engine_.gate_->version();
-    // The first gradients of a pass are made before backward has touched any parameter.
-    engine_.reducer_->claim_thread();
+    engine_.begin_step();
     return engine_.units_[unit_].full;
   }
 
@@ -181,8 +180,19 @@ void Engine::make_pager() {
 // Whether this thread is inside a backward pass.
 bool Engine::note_backward() {
   if (!watch_->note()) return false;
-  reducer_->claim_thread();
+  begin_step();
   return true;
+}
+
+// A step lasts from the first use of a parameter to the end of backward, or to the update where
+// there was no backward.
+void Engine::begin_step() {
+  if (!std::exchange(in_step_, true)) reducer_->release_unused();
+  reducer_->begin_step();
+}
+
+void Engine::end_step() {
+  if (std::exchange(in_step_, false)) reducer_->end_step();
 }
 
 schedule::ScheduleOptions Engine::schedule_options() const {
@@ -266,6 +276,7 @@ void Engine::begin_update() {
         "before an optimizer step or load_state_dict");
   }
   if (gate_->is_writing()) return;
+  end_step();
   pager_->release();
   gate_->begin_write();
 }
@@ -312,6 +323,7 @@ void Engine::end_of_backward() {
   const at::NoGradGuard no_grad;
   pager_->end_step();
   reducer_->finish_pass();
+  end_step();
 }
 
 void Engine::rethrow_kept_error() {

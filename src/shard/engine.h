@@ -77,6 +77,8 @@ class Engine {
   void take_gradient(std::size_t index, const at::Tensor& gradient);
   void clear_where_user_did();
   bool note_backward();
+  void begin_step();
+  void end_step();
   void end_of_backward();
   void rethrow_kept_error();
 
@@ -103,6 +105,7 @@ class Engine {
   std::unique_ptr<ShardPager> shard_pager_;
   std::unique_ptr<GradientReducer> reducer_;
   std::vector<at::Tensor> scope_copies_;  // by unit, while an unsharded scope is open
+  bool in_step_ = false;
   std::exception_ptr kept_error_;
 };
 

@@ -62,7 +62,7 @@ GradientReducer::GradientReducer(comm::Group& group, std::vector<FlatUnit>& unit
   }
   const std::int64_t bytes = std::max(notice_row_ * group.size(), kLine);
   notices_ = group.allocate_shared(static_cast<std::size_t>(bytes), "gradient notices");
-  memory_ = GradientMemory::make(group, units_);
+  memory_ = StepMemory::make(group, units_);
 }
 
 std::span<std::int64_t> GradientReducer::places(int rank, std::size_t unit) const {
@@ -121,6 +121,13 @@ void GradientReducer::add(std::size_t unit, std::size_t parameter, const at::Ten
   if (--remaining_[unit] == 0 && sync_) {
     complete_unit(unit);
     poll();
+  }
+}
+
+void GradientReducer::release_unused() {
+  for (FlatUnit& unit : units_) {
+    if (!unit.gradient.defined() || unit.gradient.storage().use_count() > 1) continue;
+    unit.gradient.reset();
   }
 }
 
@@ -203,6 +210,7 @@ void GradientReducer::finish_round() {
   }
   in_round_ = false;
   collect();
+  memory_->trim();
 }
 
 void GradientReducer::complete_rest() {
@@ -268,10 +276,7 @@ void GradientReducer::attach(std::size_t unit, std::size_t parameter) {
   // Not a view in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in place.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   FlatUnit& flat = units_[unit];
-  if (!flat.gradient.defined()) {
-    const OrdinaryMemory ordinary;  // it stays, whatever its size
-    flat.gradient = at::empty({flat.own.size()}, flat.dtype());
-  }
+  if (!flat.gradient.defined()) flat.gradient = at::empty({flat.own.size()}, flat.dtype());
   const layout::Range owned = flat.own_range(parameter);
   const std::int64_t begin =
       flat.layout.parameters()[parameter].offset + owned.begin - flat.own.begin;

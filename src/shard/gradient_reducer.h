@@ -12,7 +12,7 @@
 #include "fullshard/comm/group.h"
 #include "fullshard/state/sharded_tensor.h"
 #include "shard/flat_unit.h"
-#include "shard/gradient_memory.h"
+#include "shard/step_memory.h"
 
 namespace fullshard::shard {
 
@@ -51,10 +51,12 @@ class GradientReducer {
   /// Takes the gradient of one parameter. Called inside backward.
   void add(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
 
-  /// This thread runs a backward pass whose gradients come here.
-  void claim_thread() {
-    if (!is_direct()) make_gradients_in(memory_);
-  }
+  /// What this thread makes from now on may be read by the other ranks: a step begins, or goes on.
+  void begin_step() { make_tensors_in(memory_); }
+  void end_step() { make_tensors_in(nullptr); }
+
+  /// Gives back the memory of reduced gradients that no shard has any more.
+  void release_unused();
 
   /// Whether backward passes from now on reduce what they make. While off, gradients add up on this
   /// rank, whole, and no rank waits for another; the next pass with it on reduces the sum. All
@@ -121,7 +123,7 @@ class GradientReducer {
   std::unique_ptr<comm::SharedSegment> notices_;
   std::vector<std::int64_t> notice_offset_;  // by unit, in a rank's row of notices
   std::int64_t notice_row_ = 0;
-  std::shared_ptr<GradientMemory> memory_;
+  std::shared_ptr<StepMemory> memory_;
 
   std::uint64_t round_ = 0;  // of the last round begun
   bool in_round_ = false;

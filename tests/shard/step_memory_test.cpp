@@ -1,6 +1,8 @@
-#include "shard/gradient_memory.h"
+#include "shard/step_memory.h"
 
 #include <gtest/gtest.h>
+
+#include <thread>
 
 #include "fullshard/comm/world.h"
 #include "support/training.h"
@@ -26,7 +28,7 @@ std::vector<std::int64_t> copied(const testing::Problem& task, comm::World& worl
   return out;
 }
 
-TEST(GradientMemory, GradientsAreMadeWhereOthersReadThem) {
+TEST(StepMemory, GradientsAreMadeWhereOthersReadThem) {
   for (const int ranks : {1, 2, 3}) {
     comm::run_as_threads(ranks, [&](comm::World& world) {
       for (const bool tied : {false, true}) {
@@ -62,7 +64,7 @@ void expect_whole(const ShardedModule& sharded, const at::Tensor& expected) {
 }
 
 // Autograd gives both parameters the same tensor.
-TEST(GradientMemory, AGradientOfTwoParametersIsNotTakenFromEither) {
+TEST(StepMemory, AGradientOfTwoParametersIsNotTakenFromEither) {
   for (const int ranks : {1, 2}) {
     comm::run_as_threads(ranks, [](comm::World& world) {
       OneLayerTask task;
@@ -81,7 +83,7 @@ TEST(GradientMemory, AGradientOfTwoParametersIsNotTakenFromEither) {
   }
 }
 
-TEST(GradientMemory, WhatAHookHasKeptIsTheUsersOwn) {
+TEST(StepMemory, WhatAHookHasKeptIsTheUsersOwn) {
   for (const int ranks : {1, 2}) {
     comm::run_as_threads(ranks, [](comm::World& world) {
       OneLayerTask task;
@@ -108,14 +110,41 @@ TEST(GradientMemory, WhatAHookHasKeptIsTheUsersOwn) {
   }
 }
 
-TEST(GradientMemory, TensorsOfOtherThreadsAndOfForwardAreElsewhere) {
+TEST(StepMemory, HoldsLargeTensorsOfTheThreadThatAskedForIt) {
   comm::run_as_threads(2, [](comm::World& world) {
-    std::vector<FlatUnit> none;
-    const auto memory = GradientMemory::make(world.group(), none);
-    make_gradients_in(memory);
-    EXPECT_EQ(memory->try_make(16 * 16 * 8), nullptr);  // no parameter is of that size
-    EXPECT_EQ(memory->offset_of(at::empty({16, 16}, at::kDouble).data_ptr()), -1);
+    constexpr std::int64_t kLarge = 1 << 16;
+    auto memory = StepMemory::make(world.group(), {});
+    const auto is_there = [&](std::int64_t bytes) {
+      return memory->offset_of(at::empty({bytes}, at::kByte).data_ptr()) != -1;
+    };
+    EXPECT_FALSE(is_there(kLarge));
+    make_tensors_in(memory);
+    EXPECT_TRUE(is_there(kLarge));
+    EXPECT_FALSE(is_there(kLarge - 1));
+    std::thread([&] { EXPECT_FALSE(is_there(kLarge)); }).join();
+    at::Tensor last = at::ones({kLarge}, at::kByte);
+    EXPECT_EQ(memory->offset_of(last.data_ptr()), 0);
+    world.group().barrier({});
+    memory.reset();  // the tensor still holds it
+    EXPECT_EQ(last.sum().item<std::int64_t>(), kLarge);
   });
+}
+
+TEST(StepMemory, GivesBackWhatTwoStepsHaveNotNeeded) {
+  const auto memory = StepMemory::make(comm::single_rank().group(), {});
+  make_tensors_in(memory);
+  const auto first_byte_after = [&](std::int64_t bytes) {
+    const std::int64_t place = memory->offset_of(at::full({bytes}, 7, at::kByte).const_data_ptr());
+    memory->trim();
+    return static_cast<int>(*memory->at(0, place + bytes - 1));
+  };
+  EXPECT_EQ(first_byte_after(8 << 20), 7);
+  EXPECT_EQ(first_byte_after(1 << 20), 7);
+  at::full({1 << 20}, 7, at::kByte);
+  memory->trim();
+  EXPECT_EQ(static_cast<int>(*memory->at(0, (8 << 20) - 1)), 0);
+  EXPECT_EQ(static_cast<int>(*memory->at(0, (1 << 20) - 1)), 7);
+  make_tensors_in(nullptr);
 }
 
 struct WithEmpty : testing::Model {
@@ -129,7 +158,7 @@ struct WithEmpty : testing::Model {
   at::Tensor empty, weight;
 };
 
-TEST(GradientMemory, AnEmptyGradientIsOne) {
+TEST(StepMemory, AnEmptyGradientIsOne) {
   comm::run_as_threads(2, [](comm::World& world) {
     const auto model = std::make_shared<WithEmpty>();
     const auto sharded = fully_shard(model, world.mesh());

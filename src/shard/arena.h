@@ -7,9 +7,9 @@ namespace fullshard::shard {
 
 /// Hands out regions of some memory, lowest free address first, so that the pages touched stay few
 /// while users take turns. Only arithmetic; the memory is somebody else's.
-class GradientArena {
+class Arena {
  public:
-  explicit GradientArena(std::int64_t capacity) : capacity_(capacity) {}
+  explicit Arena(std::int64_t capacity) : capacity_(capacity) {}
 
   /// Offset of `bytes` free bytes, a multiple of 64, or -1 when no gap is large enough.
   std::int64_t allocate(std::int64_t bytes);
@@ -19,14 +19,19 @@ class GradientArena {
 
   std::int64_t used() const { return used_; }
 
+  /// End of the highest region that was in use since the last call.
+  std::int64_t take_high_water();
+
  private:
   struct Region {
     std::int64_t begin;
     std::int64_t bytes;
+    std::int64_t end() const { return begin + bytes; }
   };
 
   std::int64_t capacity_;
   std::int64_t used_ = 0;
+  std::int64_t high_water_ = 0;
   std::vector<Region> regions_;  // in use, by address
 };
 

@@ -1,12 +1,12 @@
-#include "shard/gradient_arena.h"
+#include "shard/arena.h"
 
 #include <gtest/gtest.h>
 
 namespace fullshard::shard {
 namespace {
 
-TEST(GradientArena, ReusesTheLowestGapThatFits) {
-  GradientArena arena(1024);
+TEST(Arena, ReusesTheLowestGapThatFits) {
+  Arena arena(1024);
   const auto first = arena.allocate(100);  // rounded to 128
   const auto second = arena.allocate(64);
   EXPECT_EQ(first, 0);
@@ -16,8 +16,8 @@ TEST(GradientArena, ReusesTheLowestGapThatFits) {
   EXPECT_EQ(arena.allocate(128), 0);
 }
 
-TEST(GradientArena, SaysWhenFullAndCountsBytes) {
-  GradientArena arena(256);
+TEST(Arena, SaysWhenFullAndCountsBytes) {
+  Arena arena(256);
   EXPECT_EQ(arena.allocate(256), 0);
   EXPECT_EQ(arena.allocate(1), -1);
   EXPECT_EQ(arena.used(), 256);
@@ -25,8 +25,20 @@ TEST(GradientArena, SaysWhenFullAndCountsBytes) {
   EXPECT_EQ(arena.used(), 0);
 }
 
-TEST(GradientArena, GivesEmptyUnitsAnAddressOfTheirOwn) {
-  GradientArena arena(256);
+TEST(Arena, TheHighWaterMarkFallsToWhatIsInUse) {
+  Arena arena(1024);
+  const auto low = arena.allocate(64);
+  const auto high = arena.allocate(512);
+  arena.free(high);
+  EXPECT_EQ(arena.take_high_water(), 576);
+  EXPECT_EQ(arena.take_high_water(), 64);
+  arena.free(low);
+  EXPECT_EQ(arena.take_high_water(), 64);
+  EXPECT_EQ(arena.take_high_water(), 0);
+}
+
+TEST(Arena, GivesEmptyUnitsAnAddressOfTheirOwn) {
+  Arena arena(256);
   EXPECT_EQ(arena.allocate(0), 0);
   EXPECT_EQ(arena.allocate(0), 64);
 }

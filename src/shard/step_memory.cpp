@@ -1,0 +1,174 @@
+#include "shard/step_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/CPUAllocator.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "fullshard/base/check.h"
+
+namespace fullshard::shard {
+namespace {
+
+constexpr std::size_t kLarge = std::size_t{64} << 10;
+// Smaller gradients are cheaper to copy than to look up.
+constexpr std::size_t kSmallest = 256;
+constexpr std::int64_t kLeastTrimmed = std::int64_t{1} << 20;
+constexpr std::int64_t kPage = 4096;
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Address space only. Above what a step needs of it, it is never touched; what does not fit is made
+// in ordinary memory.
+std::int64_t made_capacity(std::int64_t parameter_bytes) {
+  constexpr std::int64_t kAtLeast = std::int64_t{4} << 30;
+  const std::int64_t host = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  return round_up(std::min(host, kAtLeast + 8 * parameter_bytes), kPage);
+}
+
+thread_local std::weak_ptr<StepMemory> current;
+
+// Stands in front of libtorch's allocator for CPU tensors. Autograd makes a gradient in whatever
+// memory the allocator gives it; this is the only place where that can be chosen.
+class StepAllocator final : public c10::Allocator {
+ public:
+  explicit StepAllocator(c10::Allocator& next) : next_(next) {}
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes >= kSmallest) {
+      if (const auto memory = current.lock()) {
+        const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+        if (c10::DataPtr made = memory->try_make(bytes, in_backward)) return made;
+      }
+    }
+    return next_.allocate(bytes);
+  }
+
+  // Holds for what the next allocator gives. Raw allocation is not used for tensors.
+  c10::DeleterFnPtr raw_deleter() const override { return next_.raw_deleter(); }
+
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    next_.copy_data(to, from, bytes);
+  }
+
+ private:
+  c10::Allocator& next_;
+};
+
+// With the paging fallback, the second registration that concerns the whole process. It has no
+// state of its own and does nothing in threads that train no sharded model.
+const bool registered = [] {
+  static StepAllocator allocator(*c10::GetCPUAllocator());
+  c10::SetCPUAllocator(&allocator);
+  return true;
+}();
+
+}  // namespace
+
+struct StepMemory::Block {
+  std::shared_ptr<StepMemory> memory;
+  Arena* arena;
+  std::int64_t offset;
+};
+
+std::shared_ptr<StepMemory> StepMemory::make(comm::Group& group,
+                                             const std::vector<FlatUnit>& units) {
+  return std::shared_ptr<StepMemory>(new StepMemory(group, units));
+}
+
+StepMemory::StepMemory(comm::Group& group, const std::vector<FlatUnit>& units)
+    : rank_(group.rank()) {
+  FULLSHARD_CHECK(registered);
+  std::int64_t sum = 64;
+  for (const FlatUnit& unit : units) {
+    for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+      const std::int64_t bytes = unit.layout.parameters()[i].numel * unit.element_bytes();
+      sum += round_up(bytes, 64) + 64;
+      if (unit.parameters[i].tensor.requires_grad()) {
+        sizes_.push_back(static_cast<std::size_t>(bytes));
+      }
+    }
+  }
+  std::sort(sizes_.begin(), sizes_.end());
+  sizes_.erase(std::unique(sizes_.begin(), sizes_.end()), sizes_.end());
+  made_bytes_ = made_capacity(sum);
+  const std::int64_t copy_bytes = round_up(2 * sum, kPage);  // first-fit may leave gaps
+  row_ = made_bytes_ + copy_bytes;
+  made_ = Arena(made_bytes_);
+  copies_ = Arena(copy_bytes);
+  segment_ = group.allocate_shared(static_cast<std::size_t>(row_ * group.size()),
+                                   "activations and gradients");
+}
+
+StepMemory::~StepMemory() {
+  for (Block* block : spare_) delete block;
+}
+
+bool StepMemory::is_gradient_size(std::size_t bytes) const {
+  return std::binary_search(sizes_.begin(), sizes_.end(), bytes);
+}
+
+c10::DataPtr StepMemory::try_make(std::size_t bytes, bool in_backward) {
+  if (bytes < kLarge && !(in_backward && is_gradient_size(bytes))) return {};
+  return take(made_, 0, static_cast<std::int64_t>(bytes));
+}
+
+at::Tensor StepMemory::make_copy(at::ScalarType dtype, at::IntArrayRef shape) {
+  at::Tensor out = at::empty({0}, dtype);
+  const auto bytes =
+      static_cast<std::int64_t>(out.dtype().itemsize()) * c10::multiply_integers(shape);
+  c10::DataPtr data = take(copies_, made_bytes_, bytes);
+  FULLSHARD_CHECK(data != nullptr);
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
+                             std::move(data));
+  return out.set_(storage, 0, shape);
+}
+
+std::int64_t StepMemory::offset_of(const void* address) const {
+  if (address == nullptr) return -1;
+  const auto* byte = static_cast<const std::byte*>(address);
+  const std::byte* row = at(rank_, 0);
+  return byte >= row && byte < row + row_ ? byte - row : -1;
+}
+
+c10::DataPtr StepMemory::take(Arena& arena, std::int64_t base, std::int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const std::int64_t offset = arena.allocate(bytes);
+  if (offset == -1) return {};
+  if (spare_.empty()) spare_.push_back(new Block);
+  Block* block = spare_.back();
+  spare_.pop_back();
+  *block = {shared_from_this(), &arena, offset};
+  void* memory = segment_->data() + rank_ * row_ + base + offset;
+  return {memory, block, &give_back, at::kCPU};
+}
+
+void StepMemory::give_back(void* data) {
+  auto* block = static_cast<Block*>(data);
+  const std::shared_ptr<StepMemory> memory = std::move(block->memory);
+  const std::lock_guard lock(memory->mutex_);
+  block->arena->free(block->offset);
+  memory->spare_.push_back(block);
+}
+
+void StepMemory::trim() {
+  const std::lock_guard lock(mutex_);
+  const std::int64_t high_water = made_.take_high_water();
+  touched_ = std::max(touched_, high_water);
+  const std::int64_t needed = std::max(high_water, std::exchange(last_high_water_, high_water));
+  if (touched_ - needed < kLeastTrimmed) return;
+  segment_->discard(static_cast<std::size_t>(rank_ * row_ + needed),
+                    static_cast<std::size_t>(touched_ - needed));
+  touched_ = needed;
+}
+
+void make_tensors_in(const std::shared_ptr<StepMemory>& memory) {
+  if (current.lock() != memory) current = memory;
+}
+
+}  // namespace fullshard::shard
