@@ -9,13 +9,18 @@ namespace fullshard::comm {
 
 struct Work::State {
   std::function<void()> finish;
+  std::function<bool()> ready;  // may be empty
   std::once_flag once;
   std::exception_ptr error;
   std::atomic<bool> done = false;
 };
 
-Work::Work(std::function<void()> finish) : state_(std::make_shared<State>()) {
+Work::Work(std::function<void()> finish) : Work(std::move(finish), nullptr) {}
+
+Work::Work(std::function<void()> finish, std::function<bool()> ready)
+    : state_(std::make_shared<State>()) {
   state_->finish = std::move(finish);
+  state_->ready = std::move(ready);
 }
 
 void Work::wait() {
@@ -33,7 +38,9 @@ void Work::wait() {
 }
 
 bool Work::done() const {
-  return !state_ || (state_->done.load(std::memory_order_acquire) && !state_->error);
+  if (!state_) return true;
+  if (state_->done.load(std::memory_order_acquire)) return !state_->error;
+  return state_->ready && state_->ready();
 }
 
 }  // namespace fullshard::comm
