@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "fullshard/base/error.h"
 #include "fullshard/comm/reduce.h"
@@ -68,6 +69,18 @@ void check_buffer(ConstBuffer buffer, std::string_view operation) {
 void check_root(int root, int ranks, std::string_view operation) {
   if (root < 0 || root >= ranks) {
     reject(operation, "root {} is not one of the ranks 0 to {}", root, ranks - 1);
+  }
+}
+
+void check_members(std::span<const int> ranks, int size) {
+  if (ranks.empty()) reject("subgroup", "the list of ranks is empty");
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= size) {
+      reject("subgroup", "{} is not one of the ranks 0 to {}", rank, size - 1);
+    }
+  }
+  if (std::set<int>(ranks.begin(), ranks.end()).size() != ranks.size()) {
+    reject("subgroup", "a rank is in the list twice");
   }
 }
 

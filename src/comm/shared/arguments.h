@@ -36,6 +36,9 @@ void check_buffer(ConstBuffer buffer, std::string_view operation);
 /// Throws kInvalidArgument when `root` is no rank.
 void check_root(int root, int ranks, std::string_view operation);
 
+/// Throws kInvalidArgument unless `ranks` can be a subgroup of a group of `size` ranks.
+void check_members(std::span<const int> ranks, int size);
+
 /// Throws kInvalidArgument when the buffers' types differ.
 void check_same_type(ConstBuffer a, ConstBuffer b, std::string_view operation);
 

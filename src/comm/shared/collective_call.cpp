@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -69,20 +68,12 @@ void CollectiveCall::check_records() {
 }
 
 void CollectiveCall::report_records() {
-  std::vector<std::pair<OperationRecord, std::vector<int>>> calls;
+  std::vector<std::pair<int, OperationRecord>> calls;
   for (int rank = 0; rank < session_.size(); ++rank) {
     const auto record = session_.block().slot(rank).operations[number_ % 2].load();
-    if (!record) continue;
-    auto same = std::find_if(calls.begin(), calls.end(),
-                             [&](const auto& call) { return call.first == *record; });
-    if (same == calls.end()) same = calls.insert(calls.end(), {*record, {}});
-    same->second.push_back(session_.world_rank(rank));
+    if (record) calls.emplace_back(session_.world_rank(rank), *record);
   }
-  std::string text;
-  for (const auto& [record, ranks] : calls) {
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", name_ranks(ranks), describe(record));
-  }
-  mismatch(text);
+  mismatch(describe_calls(calls));
 }
 
 }  // namespace fullshard::comm::shared

@@ -50,6 +50,21 @@ std::string name_ranks(std::span<const int> ranks) {
   return text;
 }
 
+std::string describe_calls(std::span<const std::pair<int, OperationRecord>> calls) {
+  std::vector<std::pair<OperationRecord, std::vector<int>>> kinds;
+  for (const auto& [rank, record] : calls) {
+    auto same = std::find_if(kinds.begin(), kinds.end(),
+                             [&record = record](const auto& kind) { return kind.first == record; });
+    if (same == kinds.end()) same = kinds.insert(kinds.end(), {record, {}});
+    same->second.push_back(rank);
+  }
+  std::string text;
+  for (const auto& [record, ranks] : kinds) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", name_ranks(ranks), describe(record));
+  }
+  return text;
+}
+
 std::string last_act(const Slot& slot) {
   const auto presence = static_cast<Presence>(slot.presence.load(std::memory_order_acquire));
   if (presence == Presence::kNotYet) return "has not joined the group";

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 
 #include "comm/shared/collective_call.h"
 #include "comm/shared/shared_group.h"
@@ -15,7 +14,6 @@ namespace fullshard::comm::shared {
 namespace {
 
 using base::Error;
-using base::ErrorCode;
 
 // One rank's hold on a segment.
 class SegmentHold final : public SharedSegment {
@@ -28,21 +26,6 @@ class SegmentHold final : public SharedSegment {
  private:
   std::shared_ptr<SharedSegment> segment_;
 };
-
-void check_members(std::span<const int> ranks, int size) {
-  const auto reject = [](const std::string& why) {
-    throw Error(ErrorCode::kInvalidArgument, "subgroup: " + why);
-  };
-  if (ranks.empty()) reject("the list of ranks is empty");
-  for (const int rank : ranks) {
-    if (rank < 0 || rank >= size) {
-      reject(fmt::format("{} is not one of the ranks 0 to {}", rank, size - 1));
-    }
-  }
-  if (std::set<int>(ranks.begin(), ranks.end()).size() != ranks.size()) {
-    reject("a rank is in the list twice");
-  }
-}
 
 }  // namespace
 
