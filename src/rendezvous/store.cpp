@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/exception.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cerrno>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "fullshard/base/error.h"
+#include "rendezvous/c10d_store.h"
 
 namespace fullshard::rendezvous {
 
@@ -22,6 +24,7 @@ struct Store::State {
   c10::intrusive_ptr<c10d::Store> store;
   std::string name;
   base::Duration timeout = std::chrono::minutes(5);  // of requests that name none
+  std::string host;
   int port = 0;
 };
 
@@ -110,6 +113,7 @@ Store Store::over_tcp(const TcpStoreOptions& options) {
       c10d_options.masterListenFd = duplicate(*options.listen_fd, state->name);
     }
     auto store = c10::make_intrusive<c10d::TCPStore>(options.host, c10d_options);
+    state->host = options.host;
     state->port = store->getPort();
     state->name = fmt::format("the store at {}:{}", options.host, state->port);
     state->store = std::move(store);
@@ -168,5 +172,14 @@ void Store::wait(const std::string& key, base::Duration timeout) const {
 }
 
 int Store::port() const { return state_->port; }
+
+const std::string& Store::host() const { return state_->host; }
+
+c10::intrusive_ptr<c10d::Store> StoreAccess::c10d_store(const Store& store) {
+  // Both kinds of prefix end in a slash; this one adds its own.
+  if (store.prefix_.empty()) return store.state_->store;
+  const std::string prefix = store.prefix_.substr(0, store.prefix_.size() - 1);
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, store.state_->store);
+}
 
 }  // namespace fullshard::rendezvous

@@ -57,7 +57,11 @@ class Store {
   /// Port of the server, 0 when the store has none.
   int port() const;
 
+  /// Host of the server as it was named, empty when the store has none.
+  const std::string& host() const;
+
  private:
+  friend struct StoreAccess;
   explicit Store(std::shared_ptr<State> state);
 
   std::shared_ptr<State> state_;
