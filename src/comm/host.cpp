@@ -1,4 +1,4 @@
-#include "comm/init/host.h"
+#include "comm/host.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/shared/report.h"
+#include "fullshard/base/error.h"
 
 namespace fullshard::comm {
 namespace {
@@ -60,11 +61,20 @@ std::string describe_if_several(std::span<const Host> hosts) {
     where +=
         fmt::format("{}{} on {}", where.empty() ? "" : "; ", shared::name_ranks(ranks), host.name);
   }
-  return fmt::format(
-      "the ranks are on {} hosts, or in containers with networks of their own, but the backends of "
-      "this "
-      "build reach one host only: {}. Start all ranks on one host",
-      places.size(), where);
+  return fmt::format("the ranks are on {} hosts, or in containers with networks of their own: {}",
+                     places.size(), where);
+}
+
+BackendChoice choose_backend(BackendChoice wanted, std::span<const Host> hosts) {
+  const std::string several = describe_if_several(hosts);
+  if (wanted == BackendChoice::kShm && !several.empty()) {
+    throw base::Error(base::ErrorCode::kConfiguration,
+                      several +
+                          "; shared memory reaches one host only: use the backend 'auto' or "
+                          "'gloo', or start all ranks on one host");
+  }
+  if (wanted != BackendChoice::kAuto) return wanted;
+  return several.empty() ? BackendChoice::kShm : BackendChoice::kGloo;
 }
 
 }  // namespace fullshard::comm

@@ -3,6 +3,8 @@
 #include <span>
 #include <string>
 
+#include "fullshard/comm/types.h"
+
 namespace fullshard::comm {
 
 /// Where a rank runs, as far as sharing memory with it goes.
@@ -20,5 +22,9 @@ Host host_from_text(const std::string& text);
 
 /// Empty when all ranks' hosts (by rank) are one; otherwise a sentence saying which rank is where.
 std::string describe_if_several(std::span<const Host> hosts);
+
+/// What the ranks' hosts allow of what was asked for; never kAuto. Throws base::Error
+/// kConfiguration, saying which rank is where, when shared memory was asked for in vain.
+BackendChoice choose_backend(BackendChoice wanted, std::span<const Host> hosts);
 
 }  // namespace fullshard::comm

@@ -6,12 +6,13 @@ namespace fullshard::comm {
 
 /// Joins the world that this process was launched into, as the environment says
 /// (rendezvous::LaunchEnvironment); a process by itself gets a world of one. Every rank of the job
-/// calls it, once; returns when all have joined.
+/// calls it, once; returns when all have joined. Ranks of one host share memory, ranks on several
+/// hosts are connected through Gloo; rank 0's options.backend may say otherwise.
 ///
 /// Throws base::Error: kConfiguration for environment variables that are wrong; kSystem naming the
 /// port when rank 0 cannot serve it; kTimeout naming the ranks that have not come within
-/// options.timeout; kConfiguration when the ranks are on several hosts, which this build's backends
-/// cannot reach, saying which rank is where; and what make_shm_world() throws.
+/// options.timeout; kConfiguration when shared memory was asked for and the ranks are on several
+/// hosts, saying which rank is where; and what make_shm_world() and make_gloo_world() throw.
 World init(const CommOptions& options = {});
 
 }  // namespace fullshard::comm

@@ -39,7 +39,14 @@ struct OpTag {
   std::int64_t step = -1;  ///< -1 when not inside a step
 };
 
-/// Behaviour of a group's waits.
+/// What carries the data between ranks.
+enum class BackendChoice {
+  kAuto,  ///< shared memory when all ranks are on one host, Gloo otherwise
+  kShm,   ///< shared memory; an error when the ranks are on several hosts
+  kGloo,  ///< TCP, also between ranks of one host
+};
+
+/// Behaviour of a group's waits, and how World::init connects its ranks.
 struct CommOptions {
   /// Longest time any blocking call may last. A shorter one finds a stuck rank sooner; a longer one
   /// tolerates slower ranks. Default: 5 minutes.
@@ -49,8 +56,16 @@ struct CommOptions {
   base::Duration spin = std::chrono::microseconds(20);
   /// Bytes of memory that each rank stages data in during a collective, twice. A larger operation
   /// runs in rounds of this size: more bytes mean fewer meetings, less means that the data stays in
-  /// the cache. Rank 0's value holds for the group. A multiple of 64, from 4 KiB. Default: 512 KiB.
+  /// the cache. Over a network it is what a rank receives at a time from each of the others while
+  /// it reduces. Rank 0's value holds for the group. A multiple of 64, from 4 KiB. Default: 512
+  /// KiB.
   std::size_t staging = std::size_t{512} << 10;
+  /// Which backend World::init takes. Default: as fits the ranks' hosts.
+  BackendChoice backend = BackendChoice::kAuto;
+  /// Network interface for ranks on other hosts, for instance "eth0"; also a list separated by
+  /// commas, of which the first that this host has is taken. Empty: GLOO_SOCKET_IFNAME, else the
+  /// interface that leads to the job's store. Each rank uses its own value.
+  std::string interface;
 };
 
 }  // namespace fullshard::comm

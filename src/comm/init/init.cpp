@@ -10,9 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/init/host.h"
+#include "comm/host.h"
 #include "comm/shared/report.h"
 #include "fullshard/base/error.h"
+#include "fullshard/comm/c10d/gloo.h"
 #include "fullshard/comm/exchange.h"
 #include "fullshard/comm/shm.h"
 #include "fullshard/rendezvous/launch_environment.h"
@@ -59,10 +60,9 @@ base::Duration left(Deadline deadline) {
   return std::max<base::Duration>(deadline.remaining(), std::chrono::milliseconds(1));
 }
 
-// Waits until every rank has said where it is, and checks that it is one place. `hosts` gets the
-// places of the ranks that came.
-void judge_hosts(const Store& store, const LaunchEnvironment& env, Deadline deadline,
-                 std::vector<Host>& hosts) {
+// Waits until every rank has said where it is. `hosts` gets the places of the ranks that came.
+void collect_hosts(const Store& store, const LaunchEnvironment& env, Deadline deadline,
+                   std::vector<Host>& hosts) {
   std::vector<int> absent;
   for (int rank = 0; rank < env.world_size; ++rank) {
     try {
@@ -72,23 +72,19 @@ void judge_hosts(const Store& store, const LaunchEnvironment& env, Deadline dead
       absent.push_back(rank);
     }
   }
-  if (!absent.empty()) {
-    throw Error(
-        ErrorCode::kTimeout,
-        fmt::format("joining the world timed out: {} of {} ranks came to the store at {}:{}, "
-                    "{} did not",
-                    hosts.size(), env.world_size, env.master_addr, env.master_port,
-                    shared::name_ranks(absent)),
-        absent.front());
-  }
-  const std::string trouble = describe_if_several(hosts);
-  if (!trouble.empty()) throw Error(ErrorCode::kConfiguration, trouble);
+  if (absent.empty()) return;
+  throw Error(ErrorCode::kTimeout,
+              fmt::format("joining the world timed out: {} of {} ranks came to the store at {}:{}, "
+                          "{} did not",
+                          hosts.size(), env.world_size, env.master_addr, env.master_port,
+                          shared::name_ranks(absent)),
+              absent.front());
 }
 
 // The store goes with this process, so a bad verdict has to be heard before rank 0 leaves. Ranks
 // that came may have left by themselves: that ends after the grace.
 void tell(const Store& store, const Error& error, std::size_t ranks_that_came) {
-  store.set("verdict", fmt::format("{} {}", static_cast<int>(error.code()), error.what()));
+  store.set("verdict", fmt::format("error {} {}", static_cast<int>(error.code()), error.what()));
   const Deadline patience = Deadline::after(kVerdictGrace);
   while (store.add("heard", 0) + 1 < static_cast<std::int64_t>(ranks_that_came) &&
          !patience.passed()) {
@@ -96,28 +92,32 @@ void tell(const Store& store, const Error& error, std::size_t ranks_that_came) {
   }
 }
 
-// Rank 0 judges and tells the others: a number of an ErrorCode and a text, or nothing when all is
-// well.
-void require_one_host(const Store& store, const LaunchEnvironment& env, Deadline deadline) {
+// Rank 0 chooses, by its own options, and tells the others: a backend, or the number of an
+// ErrorCode and a text.
+BackendChoice agree(const Store& store, const LaunchEnvironment& env, BackendChoice wanted,
+                    Deadline deadline) {
   store.set(host_key(env.rank), to_text(this_host()));
   if (env.rank == 0) {
     std::vector<Host> hosts;
     try {
-      judge_hosts(store, env, deadline, hosts);
+      collect_hosts(store, env, deadline, hosts);
+      const BackendChoice choice = choose_backend(wanted, hosts);
+      store.set("verdict", choice == BackendChoice::kGloo ? "gloo" : "shm");
+      return choice;
     } catch (const Error& error) {
       tell(store, error, hosts.size());
       throw;
     }
-    store.set("verdict", "");
-    return;
   }
   // Rank 0 may have begun a little later, and its verdict says more than a timeout of this wait.
   const std::string verdict = store.get("verdict", left(deadline) + kVerdictGrace);
-  if (verdict.empty()) return;
+  if (verdict == "gloo") return BackendChoice::kGloo;
+  if (verdict == "shm") return BackendChoice::kShm;
   store.add("heard", 1);
-  const auto space = verdict.find(' ');
-  throw Error(static_cast<ErrorCode>(std::stoi(verdict.substr(0, space))),
-              verdict.substr(space + 1));
+  const auto code = verdict.find(' ') + 1;
+  const auto text = verdict.find(' ', code) + 1;
+  throw Error(static_cast<ErrorCode>(std::stoi(verdict.substr(code, text - code))),
+              verdict.substr(text));
 }
 
 }  // namespace
@@ -127,7 +127,9 @@ World init(const CommOptions& options) {
   if (env.world_size == 1) return single_rank(options);
   const Deadline deadline = Deadline::after(options.timeout);
   const Store store = open_store(env, options.timeout);
-  require_one_host(store, env, deadline);
+  if (agree(store, env, options.backend, deadline) == BackendChoice::kGloo) {
+    return make_gloo_world(env.rank, env.world_size, store, options);
+  }
   StoreExchange exchange(store);
   return make_shm_world(env.rank, env.world_size, env.local_rank, exchange, options);
 }

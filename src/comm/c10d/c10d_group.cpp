@@ -1,0 +1,306 @@
+#include "comm/c10d/c10d_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "comm/c10d/algorithms.h"
+#include "comm/c10d/greeting.h"
+#include "comm/local/local_world.h"
+#include "comm/shared/arguments.h"
+#include "comm/shared/report.h"
+
+namespace fullshard::comm::c10d {
+namespace {
+
+using base::Error;
+using base::ErrorCode;
+using shared::OperationKind;
+using shared::OperationRecord;
+using shared::Parts;
+
+// Operations far apart may share a tag; Membership's connections are others.
+int tag_of(std::uint64_t number) { return static_cast<int>(number % (1U << 30)); }
+
+// Refuses a second thread while it lives.
+class BusyScope {
+ public:
+  BusyScope(std::atomic<bool>& busy, int world_rank, const OperationRecord& record) : busy_(busy) {
+    if (!busy_.exchange(true, std::memory_order_acquire)) return;
+    throw Error(ErrorCode::kMisuse,
+                fmt::format("rank {}: {} was called while another thread is in a call on the same "
+                            "group; one thread of a rank may use a group at a time",
+                            world_rank, describe(record)));
+  }
+  ~BusyScope() { busy_.store(false, std::memory_order_release); }
+  BusyScope(const BusyScope&) = delete;
+  BusyScope& operator=(const BusyScope&) = delete;
+
+ private:
+  std::atomic<bool>& busy_;
+};
+
+// What a Work holds of its operation. Nobody may free the buffers of an operation that goes on, so
+// the last copy to be dropped waits.
+class Ticket {
+ public:
+  Ticket(std::shared_ptr<Job> job, std::shared_ptr<Membership> membership)
+      : job_(std::move(job)),
+        membership_(std::move(membership)),
+        exceptions_at_start_(std::uncaught_exceptions()) {}
+  ~Ticket() {
+    if (job_->ended()) return;
+    if (std::uncaught_exceptions() > exceptions_at_start_) {
+      membership_->abort("it left because of an exception");
+    }
+    job_->wait_for_end();
+  }
+  Ticket(const Ticket&) = delete;
+  Ticket& operator=(const Ticket&) = delete;
+
+  Job& job() const { return *job_; }
+
+ private:
+  std::shared_ptr<Job> job_;
+  std::shared_ptr<Membership> membership_;
+  int exceptions_at_start_;
+};
+
+[[noreturn]] void no_shared_memory(std::string_view purpose) {
+  throw Error(ErrorCode::kMisuse,
+              fmt::format("'{}' needs memory that all ranks see, and the ranks of this group "
+                          "communicate over a network; ask Group::shares_memory() first",
+                          purpose));
+}
+
+OperationRecord record_of(OperationKind kind, ConstBuffer whole, const OpTag& tag) {
+  OperationRecord record(kind, tag);
+  record.dtype = whole.dtype;
+  record.count = whole.count;
+  return record;
+}
+
+}  // namespace
+
+C10dGroup::C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
+                     std::vector<int> members, CommOptions options)
+    : store_(std::move(store)),
+      connect_(std::move(connect)),
+      options_(std::move(options)),
+      exceptions_at_start_(std::uncaught_exceptions()) {
+  const int size = static_cast<int>(members.size());
+  const auto deadline = base::Deadline::after(options_.timeout);
+  data_ = connect_(store_.with_prefix("data"), rank, size, deadline.remaining());
+  auto control = connect_(store_.with_prefix("control"), rank, size, deadline.remaining());
+  membership_ = std::make_shared<Membership>(std::move(control), rank, std::move(members),
+                                             [this] { interrupt(); });
+  alarm_ = std::make_unique<Alarm>([this] { ring(); });
+  lane_ = std::make_unique<Lane>();
+  barrier({"joining the group", -1});
+}
+
+C10dGroup::~C10dGroup() {
+  if (std::uncaught_exceptions() > exceptions_at_start_) {
+    membership_->abort("it left because of an exception");
+  }
+  lane_.reset();
+  alarm_.reset();
+  membership_->close();
+}
+
+void C10dGroup::interrupt() noexcept {
+  const std::lock_guard lock(current_mutex_);
+  if (current_ != nullptr) current_->interrupt();
+}
+
+void C10dGroup::ring() noexcept {
+  const std::lock_guard lock(current_mutex_);
+  timed_out_ = true;
+  if (current_ != nullptr) current_->interrupt();
+}
+
+std::shared_ptr<Job> C10dGroup::start(const OperationRecord& record, Algorithm algorithm) {
+  membership_->throw_if_failed(describe(record));
+  const std::uint64_t number = ++started_;
+  return lane_->submit(
+      [this, number, record, algorithm = std::move(algorithm)] { run(number, record, algorithm); });
+}
+
+Work C10dGroup::begin(const OperationRecord& record, Algorithm algorithm) {
+  const BusyScope busy(busy_, membership_->world_rank(rank()), record);
+  const auto ticket = std::make_shared<Ticket>(start(record, std::move(algorithm)), membership_);
+  return Work([ticket] { ticket->job().wait(); }, [ticket] { return ticket->job().ended_well(); });
+}
+
+// Runs on the lane.
+void C10dGroup::run(std::uint64_t number, const OperationRecord& record,
+                    const Algorithm& algorithm) {
+  membership_->enter(number, record);
+  Greeting greeting(*membership_, number, record);
+  Transfer transfer(*data_, tag_of(number));
+  {
+    const std::lock_guard lock(current_mutex_);
+    current_ = &transfer;
+    timed_out_ = false;
+  }
+  alarm_->set(base::Deadline::after(options_.timeout));
+  // A failure between entering and here has interrupted nothing.
+  if (membership_->failed()) transfer.interrupt();
+  bool interrupted = false;
+  int lost = -1;
+  std::exception_ptr error;
+  try {
+    greeting.exchange(transfer);
+    algorithm(transfer);
+  } catch (const Interrupted&) {
+    interrupted = true;
+  } catch (const ConnectionLost& loss) {
+    lost = loss.peer;
+  } catch (...) {
+    error = std::current_exception();
+  }
+  alarm_->clear();
+  bool timed_out = false;
+  {
+    const std::lock_guard lock(current_mutex_);
+    current_ = nullptr;
+    timed_out = timed_out_;
+  }
+  transfer.withdraw();
+  if (error) {
+    membership_->abort(fmt::format("{} went wrong on it", describe(record)));
+    std::rethrow_exception(error);
+  }
+  if (lost >= 0) membership_->explain_loss(lost);
+  if (interrupted && timed_out && !membership_->failed()) greeting.time_out(options_.timeout);
+  if (interrupted || lost >= 0) membership_->throw_if_failed(describe(record));
+  membership_->leave_operation();
+}
+
+Work C10dGroup::all_gather(ConstBuffer mine, Buffer all, std::span<const std::int64_t> counts,
+                           const OpTag& tag) {
+  const Parts parts = shared::cut_whole(all, mine, counts, rank(), size(), "all_gather");
+  OperationRecord record = record_of(OperationKind::kAllGather, all, tag);
+  record.set_counts(parts.counts);
+  return begin(record, [seat = Seat{rank(), size()}, mine, all, parts](Transfer& transfer) {
+    c10d::all_gather(transfer, seat, mine.data, all.data, parts, all.dtype);
+  });
+}
+
+Work C10dGroup::reduce_scatter(ConstBuffer all, Buffer mine, ReduceOp op,
+                               std::span<const std::int64_t> counts, const OpTag& tag) {
+  const Parts parts = shared::cut_whole(all, mine, counts, rank(), size(), "reduce_scatter");
+  shared::check_reduction(all.dtype, op, "reduce_scatter");
+  OperationRecord record = record_of(OperationKind::kReduceScatter, all, tag);
+  record.op = op;
+  record.set_counts(parts.counts);
+  return begin(record, [seat = Seat{rank(), size()}, all, mine, op, parts,
+                        chunk = options_.staging](Transfer& transfer) {
+    c10d::reduce_scatter(transfer, seat, all.data, mine.data, parts, all.dtype, op, chunk);
+  });
+}
+
+Work C10dGroup::all_reduce(Buffer inout, ReduceOp op, const OpTag& tag) {
+  shared::check_buffer(inout, "all_reduce");
+  shared::check_reduction(inout.dtype, op, "all_reduce");
+  OperationRecord record = record_of(OperationKind::kAllReduce, inout, tag);
+  record.op = op;
+  return begin(record,
+               [seat = Seat{rank(), size()}, inout, op, chunk = options_.staging](
+                   Transfer& transfer) { c10d::all_reduce(transfer, seat, inout, op, chunk); });
+}
+
+Work C10dGroup::broadcast(Buffer inout, int root, const OpTag& tag) {
+  shared::check_buffer(inout, "broadcast");
+  shared::check_root(root, size(), "broadcast");
+  OperationRecord record = record_of(OperationKind::kBroadcast, inout, tag);
+  record.root = root;
+  return begin(record, [seat = Seat{rank(), size()}, inout, root](Transfer& transfer) {
+    c10d::broadcast(transfer, seat, inout, root);
+  });
+}
+
+Work C10dGroup::all_to_all(ConstBuffer send, std::span<const std::int64_t> send_counts, Buffer recv,
+                           std::span<const std::int64_t> recv_counts, const OpTag& tag) {
+  shared::check_buffer(send, "all_to_all");
+  shared::check_buffer(recv, "all_to_all");
+  shared::check_same_type(send, recv, "all_to_all");
+  const Parts out = shared::cut(send_counts, size(), "all_to_all send");
+  const Parts in = shared::cut(recv_counts, size(), "all_to_all receive");
+  shared::check_total(send, out, "all_to_all send");
+  shared::check_total(recv, in, "all_to_all receive");
+  OperationRecord record(OperationKind::kAllToAll, tag);
+  record.dtype = send.dtype;
+  return begin(record,
+               [this, seat = Seat{rank(), size()}, send, recv, out, in](Transfer& transfer) {
+                 exchange_counts(transfer, out.counts, in.counts);
+                 c10d::all_to_all(transfer, seat, send.data, out, recv.data, in, send.dtype);
+               });
+}
+
+// Shows every rank every count, so that all find the same mismatch.
+void C10dGroup::exchange_counts(Transfer& transfer, const std::vector<std::int64_t>& send,
+                                const std::vector<std::int64_t>& recv) {
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<std::int64_t> table(2 * ranks * ranks);  // a row a rank: what it sends and expects
+  const auto row = [&](std::size_t of) { return table.data() + of * 2 * ranks; };
+  const std::size_t bytes = 2 * ranks * sizeof(std::int64_t);
+  const auto own = static_cast<std::size_t>(rank());
+  std::copy(send.begin(), send.end(), row(own));
+  std::copy(recv.begin(), recv.end(), row(own) + ranks);
+  for (std::size_t other = 0; other < ranks; ++other) {
+    if (other == own) continue;
+    transfer.recv(static_cast<int>(other), row(other), bytes);
+    transfer.send(static_cast<int>(other), row(own), bytes);
+  }
+  transfer.finish();
+  for (std::size_t from = 0; from < ranks; ++from) {
+    for (std::size_t to = 0; to < ranks; ++to) {
+      const std::int64_t sent = row(from)[to];
+      const std::int64_t expected = row(to)[ranks + from];
+      if (sent == expected) continue;
+      const std::string text = fmt::format(
+          "ranks made different calls: in all_to_all, rank {} sends {} elements to "
+          "rank {}, which expects {}",
+          membership_->world_rank(static_cast<int>(from)), sent,
+          membership_->world_rank(static_cast<int>(to)), expected);
+      membership_->fail(ErrorCode::kMismatch, -1, text);
+      throw Error(ErrorCode::kMismatch, text);
+    }
+  }
+}
+
+void C10dGroup::barrier(const OpTag& tag) {
+  const OperationRecord record(OperationKind::kBarrier, tag);
+  const BusyScope busy(busy_, membership_->world_rank(rank()), record);
+  start(record, [](Transfer&) {})->wait();
+}
+
+std::unique_ptr<SharedSegment> C10dGroup::allocate_shared(std::size_t, std::string_view purpose) {
+  no_shared_memory(purpose);
+}
+
+std::unique_ptr<SignalBoard> C10dGroup::allocate_signals(std::size_t, std::string_view purpose) {
+  no_shared_memory(purpose);
+}
+
+std::shared_ptr<Group> C10dGroup::subgroup(std::span<const int> ranks) {
+  shared::check_members(ranks, size());
+  OperationRecord record(OperationKind::kSubgroup, {});
+  const std::vector<std::int64_t> wide(ranks.begin(), ranks.end());
+  record.set_counts(wide);
+  const BusyScope busy(busy_, membership_->world_rank(rank()), record);
+  start(record, [](Transfer&) {})->wait();
+  const auto own = std::find(ranks.begin(), ranks.end(), rank());
+  if (own == ranks.end()) return nullptr;
+  std::vector<int> members;
+  for (const int member : ranks) members.push_back(membership_->world_rank(member));
+  if (members.size() == 1) return local::make_single_group(members.front(), options_);
+  return std::make_shared<C10dGroup>(store_.with_prefix(fmt::format("group{}", started_)), connect_,
+                                     static_cast<int>(own - ranks.begin()), std::move(members),
+                                     options_);
+}
+
+}  // namespace fullshard::comm::c10d

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "comm/c10d/lane.h"
+#include "comm/c10d/membership.h"
+#include "comm/c10d/transfer.h"
+#include "fullshard/comm/group.h"
+#include "fullshard/rendezvous/store.h"
+
+namespace fullshard::comm::c10d {
+
+/// Connects `size` ranks that meet under the keys of `store`, this one as rank `rank`. Collective.
+/// Throws base::Error when they do not come within `timeout`.
+using ConnectRanks = std::function<std::unique_ptr<Link>(const rendezvous::Store& store, int rank,
+                                                         int size, base::Duration timeout)>;
+
+/// Group whose ranks send each other messages over a backend of c10d. Collectives are made of
+/// messages here, and reductions are ours, in the order of the ranks.
+///
+/// Operations run one after the other on a thread of the group; a Work waits for its own. Each
+/// begins with a greeting, in which every rank tells every other what it is calling; so differences
+/// are found, and absentees known, before data moves. A Work that is dropped without a wait waits
+/// by itself; during the unwinding of an exception it makes this rank give up first.
+class C10dGroup final : public Group {
+ public:
+  /// Collective: connects the ranks and meets them once. `members[r]` is the world's number of
+  /// rank r. All ranks pass the same options.staging.
+  C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank, std::vector<int> members,
+            CommOptions options);
+
+  /// Waits for the operations that were started, then leaves. During the unwinding of an exception
+  /// the others are told of an error first.
+  ~C10dGroup() override;
+
+  int rank() const override { return membership_->rank(); }
+  int size() const override { return membership_->size(); }
+  const CommOptions& options() const override { return options_; }
+  bool shares_memory() const override { return false; }
+
+  Work all_gather(ConstBuffer mine, Buffer all, std::span<const std::int64_t> counts,
+                  const OpTag& tag) override;
+  Work reduce_scatter(ConstBuffer all, Buffer mine, ReduceOp op,
+                      std::span<const std::int64_t> counts, const OpTag& tag) override;
+  Work all_reduce(Buffer inout, ReduceOp op, const OpTag& tag) override;
+  Work broadcast(Buffer inout, int root, const OpTag& tag) override;
+  Work all_to_all(ConstBuffer send, std::span<const std::int64_t> send_counts, Buffer recv,
+                  std::span<const std::int64_t> recv_counts, const OpTag& tag) override;
+  void barrier(const OpTag& tag) override;
+
+  /// Throw kMisuse: there is no memory that ranks on several hosts all see.
+  std::unique_ptr<SharedSegment> allocate_shared(std::size_t bytes,
+                                                 std::string_view purpose) override;
+  std::unique_ptr<SignalBoard> allocate_signals(std::size_t counters,
+                                                std::string_view purpose) override;
+
+  std::shared_ptr<Group> subgroup(std::span<const int> ranks) override;
+  void abort(std::string_view reason) noexcept override { membership_->abort(reason); }
+
+ private:
+  using Algorithm = std::function<void(Transfer&)>;
+
+  std::shared_ptr<Job> start(const shared::OperationRecord& record, Algorithm algorithm);
+  Work begin(const shared::OperationRecord& record, Algorithm algorithm);
+  void run(std::uint64_t number, const shared::OperationRecord& record, const Algorithm& algorithm);
+  void interrupt() noexcept;
+  void ring() noexcept;
+  void exchange_counts(Transfer& transfer, const std::vector<std::int64_t>& send,
+                       const std::vector<std::int64_t>& recv);
+
+  rendezvous::Store store_;
+  ConnectRanks connect_;
+  CommOptions options_;
+  std::unique_ptr<Link> data_;
+  int exceptions_at_start_;
+  std::atomic<bool> busy_ = false;
+  std::uint64_t started_ = 0;  // operations; written by whoever starts one
+
+  std::mutex current_mutex_;  // guards what follows
+  Transfer* current_ = nullptr;
+  bool timed_out_ = false;
+
+  std::shared_ptr<Membership> membership_;
+  std::unique_ptr<Alarm> alarm_;
+  std::unique_ptr<Lane> lane_;  // the last member: ends first
+};
+
+}  // namespace fullshard::comm::c10d

@@ -1,0 +1,122 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "comm/c10d/address.h"
+#include "comm/c10d/gloo_backend.h"
+#include "comm/host.h"
+#include "comm/local/local_world.h"
+#include "comm/shared/arguments.h"
+#include "comm/shared/report.h"
+#include "fullshard/base/error.h"
+#include "fullshard/base/log.h"
+#include "fullshard/comm/c10d/gloo.h"
+
+namespace fullshard::comm {
+namespace {
+
+using base::Error;
+using base::ErrorCode;
+using rendezvous::Store;
+
+std::string key_of(int rank) { return fmt::format("here/{}", rank); }
+
+/// What a rank says of itself: world size, staging, and where it runs.
+struct Present {
+  int size;
+  std::size_t staging;
+  Host host;
+};
+
+std::string to_text(const Present& present) {
+  return fmt::format("{} {} {}", present.size, present.staging, to_text(present.host));
+}
+
+Present present_from_text(const std::string& text) {
+  const auto first = text.find(' ');
+  const auto second = text.find(' ', first + 1);
+  return {std::stoi(text.substr(0, first)), std::stoul(text.substr(first + 1, second - first - 1)),
+          host_from_text(text.substr(second + 1))};
+}
+
+// Waits for the others' lines, and checks that all mean the same world.
+std::vector<Present> call_the_roll(int rank, int size, const Store& store,
+                                   const CommOptions& options) {
+  const auto deadline = base::Deadline::after(options.timeout);
+  if (store.add(fmt::format("seat/{}", rank), 1) > 1) {
+    throw Error(ErrorCode::kMismatch,
+                fmt::format("a process joined as rank {}, which has come already", rank));
+  }
+  store.set(key_of(rank), to_text(Present{size, options.staging, this_host()}));
+  std::vector<Present> all;
+  std::vector<int> absent;
+  for (int other = 0; other < size; ++other) {
+    try {
+      // No time at all would mean endless time.
+      const auto left =
+          std::max<base::Duration>(deadline.remaining(), std::chrono::milliseconds(1));
+      all.push_back(present_from_text(store.get(key_of(other), left)));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kTimeout) throw;
+      absent.push_back(other);
+      continue;
+    }
+    if (all.back().size != size) {
+      throw Error(ErrorCode::kMismatch,
+                  fmt::format("rank {} joined a world of {} ranks, rank {} one of {}", other,
+                              all.back().size, rank, size));
+    }
+  }
+  if (absent.empty()) return all;
+  throw Error(
+      ErrorCode::kTimeout,
+      fmt::format("joining the world timed out after {:.3g} s: {} of {} ranks came, {} did "
+                  "not",
+                  base::seconds(options.timeout), all.size(), size, shared::name_ranks(absent)),
+      absent.front());
+}
+
+std::string own_address(const std::vector<Present>& all, const Store& store,
+                        const CommOptions& options) {
+  const char* environment = std::getenv("GLOO_SOCKET_IFNAME");
+  const bool several = std::any_of(all.begin(), all.end(), [&](const Present& present) {
+    return present.host.identity != all.front().host.identity;
+  });
+  const c10d::AddressChoice choice = c10d::choose_address(
+      {options.interface, environment == nullptr ? "" : environment, store.host(), several},
+      c10d::Network::of_this_host());
+  if (!choice.warning.empty()) base::warn(choice.warning);
+  return choice.address;
+}
+
+}  // namespace
+
+World make_gloo_world(int rank, int size, const Store& store, const CommOptions& options) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("rank {} of {} ranks does not exist", rank, size));
+  }
+  shared::check_options(options);
+  if (size == 1) return single_rank(options);
+  const Store own_keys = store.with_prefix("gloo");
+  const std::vector<Present> all = call_the_roll(rank, size, own_keys, options);
+  CommOptions agreed = options;
+  agreed.staging = all.front().staging;
+  std::vector<int> members(static_cast<std::size_t>(size));
+  std::iota(members.begin(), members.end(), 0);
+  auto group = std::make_shared<c10d::C10dGroup>(
+      own_keys.with_prefix("world"), c10d::gloo_over_tcp(own_address(all, store, options)), rank,
+      std::move(members), agreed);
+  const std::string& here = all[static_cast<std::size_t>(rank)].host.identity;
+  const auto is_here = [&](const Present& present) { return present.host.identity == here; };
+  const auto local_rank = std::count_if(all.begin(), all.begin() + rank, is_here);
+  const auto local_size = std::count_if(all.begin(), all.end(), is_here);
+  return World(std::move(group), local::make_single_group(rank, options),
+               static_cast<int>(local_rank), static_cast<int>(local_size));
+}
+
+}  // namespace fullshard::comm

@@ -1,0 +1,242 @@
+#include "comm/c10d/membership.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "comm/shared/report.h"
+#include "fullshard/base/deadline.h"
+
+namespace fullshard::comm::c10d {
+namespace {
+
+using base::Error;
+using base::ErrorCode;
+
+constexpr int kControlTag = 1;
+
+// When only a data connection breaks, the control connection would say nothing for ever.
+constexpr base::Duration kGrace = std::chrono::seconds(2);
+
+}  // namespace
+
+Membership::Membership(std::unique_ptr<Link> control, int rank, std::vector<int> members,
+                       std::function<void()> interrupt)
+    : control_(std::move(control)),
+      rank_(rank),
+      members_(std::move(members)),
+      interrupt_(std::move(interrupt)),
+      peers_(members_.size()) {
+  const NoSigpipeScope no_sigpipe;
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank_) continue;
+    Peer& peer = peers_[static_cast<std::size_t>(other)];
+    peer.listening = control_->recv(other, &peer.words, sizeof(peer.words), kControlTag);
+  }
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank_) continue;
+    peers_[static_cast<std::size_t>(other)].watcher = std::thread([this, other] { watch(other); });
+  }
+}
+
+Membership::~Membership() { close(); }
+
+void Membership::close() noexcept {
+  say_last_words();
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(closing_, true)) return;
+    interrupt_ = [] {};
+  }
+  for (Peer& peer : peers_) {
+    if (peer.listening) peer.listening->interrupt();
+  }
+  for (Peer& peer : peers_) {
+    if (peer.watcher.joinable()) peer.watcher.join();
+  }
+  for (Peer& peer : peers_) peer.listening.reset();
+  sent_words_.clear();
+  control_.reset();
+}
+
+void Membership::watch(int peer) {
+  Message listening = *peers_[static_cast<std::size_t>(peer)].listening;
+  try {
+    if (listening.wait()) judge(peer, Presence::kLeft);
+  } catch (const std::exception&) {
+    judge(peer, Presence::kLost);
+  }
+}
+
+void Membership::judge(int peer, Presence presence) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closing_) return;
+    Peer& entry = peers_[static_cast<std::size_t>(peer)];
+    entry.presence = presence;
+    changed_.notify_all();
+    const LastWords& words = entry.words;
+    const bool gave_up = presence == Presence::kLeft && words.failed != 0;
+    std::optional<Failure> failure = absence_locked(peer);
+    if (gave_up) {
+      failure = {static_cast<ErrorCode>(words.code), words.cause_rank, words.message.data()};
+    }
+    if (!failure) return;
+    record_locked(std::move(failure));
+    // What it had to send for the operation that is going on here is on its way; the next one
+    // fails.
+    if (gave_up && words.finished >= entered_) return;
+  }
+  announce_failure();
+}
+
+// What the absence of a rank means for the group: nothing while nobody waits for one that left.
+std::optional<Failure> Membership::absence_locked(int peer) const {
+  const Peer& entry = peers_[static_cast<std::size_t>(peer)];
+  const int lost = world_rank(peer);
+  const std::string call = inside_.empty() ? "" : inside_ + ": ";
+  if (entry.presence == Presence::kLost) {
+    return Failure{
+        ErrorCode::kPeerLost, lost,
+        fmt::format("rank {}: {}rank {} is lost: its connection broke, so its process has ended or "
+                    "its host cannot be reached; it {}",
+                    world_rank(rank_), call, lost, last_seen_locked(peer))};
+  }
+  if (entry.presence == Presence::kLeft && !inside_.empty() && entry.words.entered < entered_) {
+    return Failure{ErrorCode::kPeerLost, lost,
+                   fmt::format("rank {}: {}rank {} will not come: it {}", world_rank(rank_), call,
+                               lost, last_seen_locked(peer))};
+  }
+  return std::nullopt;
+}
+
+void Membership::enter(std::uint64_t number, const shared::OperationRecord& record) {
+  const std::string what = describe(record);
+  throw_if_failed(what);
+  {
+    const std::lock_guard lock(mutex_);
+    entered_ = number;
+    inside_ = what;
+    bool missing = false;
+    for (int other = 0; other < size() && !missing; ++other) {
+      if (other != rank_) missing = record_locked(absence_locked(other));
+    }
+    if (!missing) return;
+  }
+  announce_failure();
+  throw_if_failed(what);
+}
+
+void Membership::leave_operation() {
+  const std::lock_guard lock(mutex_);
+  inside_.clear();
+  finished_ = entered_;
+}
+
+void Membership::saw(int peer, const shared::OperationRecord& record) {
+  const std::lock_guard lock(mutex_);
+  Peer& entry = peers_[static_cast<std::size_t>(peer)];
+  entry.seen = record;
+  entry.seen_at = shared::now_ns();
+}
+
+std::string Membership::last_seen(int peer) const {
+  const std::lock_guard lock(mutex_);
+  return last_seen_locked(peer);
+}
+
+std::string Membership::last_seen_locked(int peer) const {
+  const Peer& entry = peers_[static_cast<std::size_t>(peer)];
+  const std::string end = entry.presence == Presence::kLeft ? " and has left the group" : "";
+  if (!entry.seen) return "has not been seen in the group yet" + end;
+  return fmt::format("was last seen in {}, {:.1f} s ago{}", describe(*entry.seen),
+                     static_cast<double>(shared::now_ns() - entry.seen_at) * 1e-9, end);
+}
+
+void Membership::explain_loss(int peer) {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kGrace, [&] {
+      return failure_ || peers_[static_cast<std::size_t>(peer)].presence != Presence::kPresent;
+    });
+    auto failure = absence_locked(peer);
+    if (!failure) {
+      failure = {ErrorCode::kPeerLost, world_rank(peer),
+                 fmt::format("rank {}: {}: the connection to rank {} broke; it {}",
+                             world_rank(rank_), inside_, world_rank(peer), last_seen_locked(peer))};
+    }
+    if (!record_locked(std::move(failure))) return;
+  }
+  announce_failure();
+}
+
+bool Membership::record_locked(std::optional<Failure> failure) {
+  if (failure_ || !failure) return false;
+  failure_ = std::move(failure);
+  changed_.notify_all();
+  return true;
+}
+
+void Membership::announce_failure() noexcept {
+  say_last_words();
+  interrupt_();
+}
+
+void Membership::fail(ErrorCode code, int cause_rank, std::string message) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!record_locked(Failure{code, cause_rank, std::move(message)})) return;
+  }
+  announce_failure();
+}
+
+void Membership::abort(std::string_view reason) noexcept {
+  std::array<char, 1024> text{};
+  const auto end = fmt::format_to_n(text.data(), text.size() - 1, "rank {} gave up: {}",
+                                    world_rank(rank_), reason);
+  fail(ErrorCode::kPeerLost, world_rank(rank_),
+       std::string(text.data(), std::min(end.size, text.size() - 1)));
+}
+
+void Membership::say_last_words() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(spoken_, true)) return;
+  own_words_.entered = entered_;
+  own_words_.finished = finished_;
+  if (failure_) {
+    own_words_.failed = 1;
+    own_words_.code = static_cast<std::int32_t>(failure_->code);
+    own_words_.cause_rank = failure_->cause_rank;
+    failure_->message.copy(own_words_.message.data(), own_words_.message.size() - 1);
+  }
+  const NoSigpipeScope no_sigpipe;
+  for (int other = 0; other < size(); ++other) {
+    const Presence presence = peers_[static_cast<std::size_t>(other)].presence;
+    if (other == rank_ || presence != Presence::kPresent) continue;
+    try {
+      sent_words_.push_back(control_->send(other, &own_words_, sizeof(own_words_), kControlTag));
+    } catch (const std::exception&) {
+      // It is gone, and its own watcher says so.
+    }
+  }
+}
+
+std::optional<Failure> Membership::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+bool Membership::failed() const { return failure().has_value(); }
+
+void Membership::throw_if_failed(const std::string& what) const {
+  const auto failure = this->failure();
+  if (!failure) return;
+  throw Error(
+      failure->code,
+      fmt::format("rank {}: {} cannot go on: {}", world_rank(rank_), what, failure->message),
+      failure->cause_rank);
+}
+
+}  // namespace fullshard::comm::c10d

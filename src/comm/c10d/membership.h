@@ -1,0 +1,131 @@
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "comm/c10d/link.h"
+#include "comm/shared/operation.h"
+#include "fullshard/base/error.h"
+
+namespace fullshard::comm::c10d {
+
+/// Why a group can no longer be used.
+struct Failure {
+  base::ErrorCode code;
+  int cause_rank;  ///< as in base::Error::rank
+  std::string message;
+};
+
+/// Who takes part in a group, what each was last seen doing, and whether the group has failed.
+///
+/// Each rank keeps one receive open from each other rank, on connections of their own, with a
+/// thread that waits for it: there arrive the last words of a rank that leaves or gives up, at once
+/// and whatever the data connections are busy with. When the connection ends without last words,
+/// the rank is lost. The first failure is the group's; it is told to all ranks and ends the
+/// operation that is going on, unless the rank that failed has done its part of it before. Any
+/// thread may call.
+class Membership {
+ public:
+  /// `control` carries nothing else. `members[r]` is the world's number of the group's rank r.
+  /// `interrupt` is called, from any thread, when the operation that is going on has to end.
+  Membership(std::unique_ptr<Link> control, int rank, std::vector<int> members,
+             std::function<void()> interrupt);
+
+  ~Membership();
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  /// Says goodbye to the others and ends the connections; nothing is called from here afterwards.
+  /// Never blocks on them. The destructor does it too.
+  void close() noexcept;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  int world_rank(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
+  const std::vector<int>& members() const { return members_; }
+
+  /// This rank begins its operation `number`. Fails the group when a rank has left that would have
+  /// to take part. Throws the group's failure.
+  void enter(std::uint64_t number, const shared::OperationRecord& record);
+
+  /// The operation has ended well.
+  void leave_operation();
+
+  /// `peer` was seen in an operation.
+  void saw(int peer, const shared::OperationRecord& record);
+
+  /// What a rank was last seen doing and how long ago, in words that follow its name.
+  std::string last_seen(int peer) const;
+
+  /// Waits until it is clear what became of a rank whose data connection broke, and makes it the
+  /// group's failure.
+  void explain_loss(int peer);
+
+  /// Makes this the group's failure unless it already has one, tells the others, and interrupts.
+  void fail(base::ErrorCode code, int cause_rank, std::string message) noexcept;
+
+  /// This rank gives up.
+  void abort(std::string_view reason) noexcept;
+
+  /// Throws the group's failure if it has one. `what` is the call that cannot be made.
+  void throw_if_failed(const std::string& what) const;
+  bool failed() const;
+
+ private:
+  enum class Presence { kPresent, kLeft, kLost };
+  /// What a rank says before it goes; one message of fixed size.
+  struct LastWords {
+    std::uint64_t entered = 0;   ///< number of the last operation that it has begun
+    std::uint64_t finished = 0;  ///< number of the last one that ended well
+    std::int32_t failed = 0;     ///< whether the rest means something
+    std::int32_t code = 0;
+    std::int32_t cause_rank = -1;
+    std::array<char, 2020> message{};
+  };
+  struct Peer {
+    Presence presence = Presence::kPresent;
+    std::optional<shared::OperationRecord> seen;
+    std::int64_t seen_at = 0;
+    LastWords words;
+    std::optional<Message> listening;
+    std::thread watcher;
+  };
+
+  void watch(int peer);
+  void judge(int peer, Presence presence);
+  std::string last_seen_locked(int peer) const;
+  std::optional<Failure> absence_locked(int peer) const;
+  bool record_locked(std::optional<Failure> failure);
+  void announce_failure() noexcept;
+  void say_last_words() noexcept;
+  std::optional<Failure> failure() const;
+
+  std::unique_ptr<Link> control_;
+  int rank_;
+  std::vector<int> members_;
+  std::function<void()> interrupt_;
+
+  mutable std::mutex mutex_;  // guards what follows; taken before any other lock of the group
+  std::condition_variable changed_;
+  std::deque<Peer> peers_;  // by rank; the one of this rank is not used
+  std::optional<Failure> failure_;
+  std::uint64_t entered_ = 0;  // the last operation begun here, and the last that ended well
+  std::uint64_t finished_ = 0;
+  std::string inside_;  // the operation that is going on, in words; empty between operations
+  bool spoken_ = false;
+  bool closing_ = false;
+  LastWords own_words_;
+  std::vector<Message> sent_words_;
+};
+
+}  // namespace fullshard::comm::c10d

@@ -1,0 +1,70 @@
+#include "comm/c10d/transfer.h"
+
+#include <exception>
+#include <utility>
+
+namespace fullshard::comm::c10d {
+
+void Transfer::send(int to, const void* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  require_going_on();
+  try {
+    add(to, link_.send(to, data, bytes, tag_));
+  } catch (const std::exception&) {
+    throw ConnectionLost{to};
+  }
+}
+
+void Transfer::recv(int from, void* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  require_going_on();
+  try {
+    add(from, link_.recv(from, data, bytes, tag_));
+  } catch (const std::exception&) {
+    throw ConnectionLost{from};
+  }
+}
+
+void Transfer::require_going_on() {
+  const std::lock_guard lock(mutex_);
+  if (interrupted_) throw Interrupted{};
+}
+
+void Transfer::add(int peer, Message message) {
+  const std::lock_guard lock(mutex_);
+  if (interrupted_) message.interrupt();
+  entries_.push_back({peer, std::move(message)});
+  ++posted_;
+}
+
+void Transfer::finish(std::size_t count) {
+  while (finished_ < count) {
+    std::unique_lock lock(mutex_);
+    if (interrupted_) throw Interrupted{};
+    Entry first = entries_.front();
+    lock.unlock();
+    try {
+      if (!first.message.wait()) throw Interrupted{};
+    } catch (const std::exception&) {
+      throw ConnectionLost{first.peer};
+    }
+    lock.lock();
+    entries_.pop_front();
+    ++finished_;
+  }
+}
+
+void Transfer::interrupt() noexcept {
+  const std::lock_guard lock(mutex_);
+  interrupted_ = true;
+  for (Entry& entry : entries_) entry.message.interrupt();
+}
+
+void Transfer::withdraw() {
+  std::deque<Entry> entries;
+  const std::lock_guard lock(mutex_);
+  interrupted_ = true;
+  entries.swap(entries_);
+}
+
+}  // namespace fullshard::comm::c10d

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <mutex>
+
+#include "comm/c10d/link.h"
+
+namespace fullshard::comm::c10d {
+
+/// Thrown by a Transfer's waits after interrupt().
+struct Interrupted {};
+
+/// Thrown by a Transfer when the connection to `peer` is broken.
+struct ConnectionLost {
+  int peer;
+};
+
+/// The messages of one operation. One thread posts and waits; interrupt() comes from any thread.
+/// With the object every message is withdrawn: the backend touches the caller's memory no more.
+class Transfer {
+ public:
+  Transfer(Link& link, int tag) : link_(link), tag_(tag) {}
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+
+  /// Start a message; nothing happens for no bytes, which the other side knows to be none. Throw
+  /// Interrupted or ConnectionLost.
+  void send(int to, const void* data, std::size_t bytes);
+  void recv(int from, void* data, std::size_t bytes);
+
+  /// Messages started so far; the argument of finish().
+  std::size_t posted() const { return posted_; }
+
+  /// Waits for the first `count` messages, in the order of their starting. Throws Interrupted or
+  /// ConnectionLost.
+  void finish(std::size_t count);
+
+  /// Waits for all of them.
+  void finish() { finish(posted_); }
+
+  /// Ends the wait that is going on and all later ones.
+  void interrupt() noexcept;
+
+  /// Lets go of all messages.
+  void withdraw();
+
+ private:
+  struct Entry {
+    int peer;
+    Message message;
+  };
+  void add(int peer, Message message);
+  void require_going_on();
+
+  Link& link_;
+  int tag_;
+  std::size_t posted_ = 0;
+  std::size_t finished_ = 0;
+  std::mutex mutex_;  // guards what follows
+  std::deque<Entry> entries_;
+  bool interrupted_ = false;
+};
+
+}  // namespace fullshard::comm::c10d
