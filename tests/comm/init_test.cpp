@@ -8,13 +8,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/errors.h"
-#include "comm/init/host.h"
+#include "comm/host.h"
 #include "comm/processes.h"
 #include "comm/values.h"
 
@@ -28,7 +29,7 @@ using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr CommOptions kPatient{.timeout = seconds(120)};
+const CommOptions kPatient{.timeout = seconds(120)};
 
 struct Listening {
   Listening() : fd(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -96,6 +97,60 @@ TEST(Init, JoinsTheRanksOfALauncherWithoutARaceForThePort) {
     });
   }
   expect_all_well(processes, 3);
+}
+
+TEST(Init, RankZeroMayAskForGlooOnOneHost) {
+  const Listening listening;
+  Processes processes;
+  for (int rank = 0; rank < 3; ++rank) {
+    processes.start([&, rank] {
+      become_rank(rank, 3, listening.port, listening.fd);
+      CommOptions options = kPatient;
+      if (rank == 0) options.backend = BackendChoice::kGloo;
+      World world = init(options);
+      EXPECT_EQ(world.rank(), rank);
+      EXPECT_EQ(world.local_rank(), rank);
+      EXPECT_EQ(world.local_size(), 3);
+      EXPECT_FALSE(world.group().shares_memory());
+      expect_sum_of_ranks(world);
+      const Mesh mesh = world.mesh({.replicate = 3});
+      EXPECT_EQ(mesh.shard->size(), 1);
+      EXPECT_EQ(mesh.replicate->size(), 3);
+      mesh.replicate->barrier({});
+      world.group().barrier({"leaving", -1});
+    });
+  }
+  expect_all_well(processes, 3);
+}
+
+// The store goes with rank 0, and its last words must not.
+TEST(Init, OverGlooTheDeathOfTheRankWithTheStoreIsNamed) {
+  const Listening listening;
+  Processes processes;
+  for (int rank = 0; rank < 3; ++rank) {
+    processes.start([&, rank] {
+      become_rank(rank, 3, listening.port, listening.fd);
+      CommOptions options = kPatient;
+      options.backend = BackendChoice::kGloo;
+      World world = init(options);
+      if (rank == 0) raise(SIGKILL);
+      const Error error = expect_error(ErrorCode::kPeerLost, [&] { world.group().barrier({}); });
+      EXPECT_EQ(error.rank(), 0) << error.what();
+    });
+  }
+  EXPECT_TRUE(processes.wait(1).exited_well());
+  EXPECT_TRUE(processes.wait(2).exited_well());
+}
+
+TEST(Hosts, SharedMemoryIsChosenForOneHostAndGlooForSeveral) {
+  const std::vector<Host> one(3, this_host());
+  const std::vector<Host> two = {{"alpha", "1"}, {"beta", "2"}};
+  EXPECT_EQ(choose_backend(BackendChoice::kAuto, one), BackendChoice::kShm);
+  EXPECT_EQ(choose_backend(BackendChoice::kGloo, one), BackendChoice::kGloo);
+  EXPECT_EQ(choose_backend(BackendChoice::kAuto, two), BackendChoice::kGloo);
+  const Error error =
+      expect_error(ErrorCode::kConfiguration, [&] { choose_backend(BackendChoice::kShm, two); });
+  EXPECT_THAT(std::string(error.what()), AllOf(HasSubstr("rank 1 on beta"), HasSubstr("'gloo'")));
 }
 
 TEST(Init, JobsThatStartTogetherDoNotMeet) {

@@ -1,4 +1,4 @@
-// What every backend does alike: shared memory, signal boards, groups of some of the ranks.
+// What every backend with shared memory does alike: shared memory and signal boards.
 
 #include <gtest/gtest.h>
 
@@ -160,83 +160,19 @@ TEST_P(SharedMemory, AWaitForLessThanWhatWasPostedReturns) {
   });
 }
 
-TEST_P(SharedMemory, SubgroupsNumberRanksInTheOrderOfTheList) {
-  run(5, [](World& world) {
-    const std::vector<int> odd = {3, 1};
-    const std::vector<int> even = {0, 2, 4};
-    const auto odd_group = world.group().subgroup(odd);
-    const auto even_group = world.group().subgroup(even);
-    const bool is_odd = world.rank() % 2 == 1;
-    ASSERT_EQ(odd_group != nullptr, is_odd);
-    ASSERT_EQ(even_group != nullptr, !is_odd);
-    Group& own = is_odd ? *odd_group : *even_group;
-    const std::vector<int>& members = is_odd ? odd : even;
-    EXPECT_EQ(own.size(), static_cast<int>(members.size()));
-    EXPECT_EQ(members[static_cast<std::size_t>(own.rank())], world.rank());
-    Values mine = make_input(DType::kInt32, world.rank(), 3);
-    Values all(DType::kInt32, 3 * own.size());
-    own.all_gather(mine.input(), all.buffer(), {}, {});
-    for (int r = 0; r < own.size(); ++r) {
-      for (int i = 0; i < 3; ++i) {
-        EXPECT_EQ(all.get(r * 3 + i),
-                  input_value(DType::kInt32, members[static_cast<std::size_t>(r)], i));
-      }
-    }
-    auto board = own.allocate_signals(1, "inside a subgroup");
-    board->post(0, 1);
-    board->wait(0, 1, "check", {});
-    world.group().barrier({});
-  });
-}
-
-TEST_P(SharedMemory, ErrorsOfSubgroupsUseTheNumbersOfTheWorld) {
-  run(4, [](World& world) {
-    const std::vector<int> pair = {3, 2};
-    const auto group = world.group().subgroup(pair);
-    if (!group) return;
-    if (group->rank() == 0) return group->abort("no more");
-    const auto error = expect_error(base::ErrorCode::kPeerLost, [&] { group->barrier({}); });
-    EXPECT_EQ(error.rank(), 3);
-    EXPECT_NE(std::string(error.what()).find("rank 3 gave up"), std::string::npos);
-  });
-}
-
-TEST_P(SharedMemory, ASubgroupOfOneIsTheIdentity) {
-  run(2, [](World& world) {
-    const std::vector<int> one = {1};
-    const auto group = world.group().subgroup(one);
-    ASSERT_EQ(group != nullptr, world.rank() == 1);
-    if (!group) return;
-    Values values = make_input(DType::kFloat32, 7, 5);
-    const auto before = values.bytes();
-    group->all_reduce(values.buffer(), ReduceOp::kMean, {});
-    EXPECT_EQ(values.bytes(), before);
-  });
-}
-
-// One thread of a rank per group, several groups of a rank at once.
-TEST_P(SharedMemory, GroupsOfARankWorkAtTheSameTime) {
+TEST_P(SharedMemory, SubgroupsHaveBoardsAndSegmentsOfTheirOwn) {
   run(3, [](World& world) {
-    const std::vector<int> all = {0, 1, 2};
-    const auto first = world.group().subgroup(all);
-    const auto second = world.group().subgroup(all);
-    const auto work = [&](Group& group, int scale) {
-      for (int round = 0; round < 60; ++round) {
-        Values values(DType::kInt64, 3000);
-        for (std::int64_t i = 0; i < 3000; ++i)
-          values.set(i, static_cast<double>(scale * (i + group.rank())));
-        group.all_reduce(values.buffer(), ReduceOp::kSum, {"unit", round});
-        for (std::int64_t i = 0; i < 3000; ++i) {
-          ASSERT_EQ(values.get(i), static_cast<double>(scale * (3 * i + 3)));
-        }
-        if (round % 20 == 0) {
-          group.allocate_shared(64, "while others work")->data()[group.rank()] = std::byte{1};
-        }
-      }
-    };
-    std::jthread other(work, std::ref(*second), 5);
-    work(*first, 2);
-    other.join();
+    const std::vector<int> some = {2, 0};
+    const auto group = world.group().subgroup(some);
+    if (group) {
+      auto board = group->allocate_signals(1, "inside a subgroup");
+      auto segment = group->allocate_shared(64, "inside a subgroup");
+      segment->data()[group->rank()] = std::byte{1};
+      board->post(0, 1);
+      board->wait(0, 1, "check", {});
+      EXPECT_EQ(segment->data()[1 - group->rank()], std::byte{1});
+      group->barrier({});
+    }
     world.group().barrier({});
   });
 }

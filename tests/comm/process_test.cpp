@@ -29,7 +29,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Long against anything that a test waits for: whoever runs into it has not noticed what it should.
-constexpr CommOptions kPatient{.timeout = seconds(120)};
+const CommOptions kPatient{.timeout = seconds(120)};
 
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path);

@@ -62,15 +62,6 @@ void run_shm_processes(int size, const std::function<void(World&)>& body,
 
 }  // namespace
 
-std::string name_of(Backend backend) {
-  switch (backend) {
-    case Backend::kLocal: return "Local";
-    case Backend::kShmThreads: return "ShmThreads";
-    case Backend::kShmProcesses: return "ShmProcesses";
-  }
-  return "Unknown";
-}
-
 std::vector<Backend> backends() {
 #ifdef FULLSHARD_TSAN
   return {Backend::kLocal};
@@ -85,6 +76,8 @@ void run_ranks(Backend backend, int size, const std::function<void(World&)>& bod
     case Backend::kLocal: return run_local(size, body, options);
     case Backend::kShmThreads: return run_shm_threads(size, body, options);
     case Backend::kShmProcesses: return run_shm_processes(size, body, options);
+    case Backend::kGlooThreads:
+    case Backend::kGlooProcesses: FAIL() << "Gloo is not in this test program";
   }
 }
 

@@ -8,13 +8,25 @@
 
 namespace fullshard::comm::testing {
 
-/// How the ranks of a test live.
-enum class Backend { kLocal, kShmThreads, kShmProcesses };
+/// How the ranks of a test live and what connects them.
+enum class Backend { kLocal, kShmThreads, kShmProcesses, kGlooThreads, kGlooProcesses };
 
-std::string name_of(Backend backend);
+inline std::string name_of(Backend backend) {
+  switch (backend) {
+    case Backend::kLocal: return "Local";
+    case Backend::kShmThreads: return "ShmThreads";
+    case Backend::kShmProcesses: return "ShmProcesses";
+    case Backend::kGlooThreads: return "GlooThreads";
+    case Backend::kGlooProcesses: return "GlooProcesses";
+  }
+  return "Unknown";
+}
 
-/// Every backend that the build can run: under ThreadSanitizer only the ranks that are threads of
-/// one memory, for it can follow neither forks nor memory that is mapped twice.
+// What follows exists twice, for test programs without libtorch (ranks.cpp: local and shm) and for
+// those with it (gloo_ranks.cpp: Gloo); the tests in between are the same sources.
+
+/// Every backend that the test program can run: under ThreadSanitizer only the ranks that are
+/// threads of one memory, for it can follow neither forks nor memory that is mapped twice.
 std::vector<Backend> backends();
 
 /// Runs `body` once a rank and returns when all ranks have ended. Failed expectations of any rank,

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "comm/processes.h"
+#include "fullshard/comm/c10d/gloo.h"
+
+namespace fullshard::comm::testing {
+
+/// A folder that is removed with the object, in the process that made it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  int maker_;
+};
+
+/// Ranks of one world as processes that meet in a file. Children are numbered as they are started.
+class GlooJob {
+ public:
+  GlooJob(int size, CommOptions options) : size_(size), options_(std::move(options)) {}
+
+  /// Starts a child that joins as `rank` and runs `body`.
+  void start(int rank, std::function<void(World&)> body) {
+    start_alone([this, rank, body = std::move(body)] {
+      World world = join(rank);
+      body(world);
+    });
+  }
+
+  /// Starts a child that joins by itself, if at all.
+  void start_alone(const std::function<void()>& body) { processes_.start(body); }
+
+  /// In a child.
+  World join(int rank) const {
+    const std::string file = (folder_.path() / "store").string();
+    return make_gloo_world(rank, size_, rendezvous::Store::over_file(file, size_), options_);
+  }
+
+  Processes& processes() { return processes_; }
+
+  void expect_well(int child) {
+    const Ended ended = processes_.wait(child);
+    EXPECT_TRUE(ended.exited_well()) << "child " << child << " exit code " << ended.exit_code
+                                     << " signal " << ended.signal << ": " << ended.text;
+  }
+
+ private:
+  TemporaryFolder folder_;
+  int size_;
+  CommOptions options_;
+  Processes processes_;  // the last member: its children end before the folder goes
+};
+
+}  // namespace fullshard::comm::testing

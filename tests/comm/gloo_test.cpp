@@ -1,0 +1,293 @@
+// What ranks that are connected over Gloo show beyond the suites of all backends: joining, death,
+// operations in the background, leaving.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "comm/errors.h"
+#include "comm/gloo_jobs.h"
+#include "comm/ranks.h"
+#include "comm/shared_flags.h"
+#include "comm/values.h"
+
+namespace fullshard::comm::testing {
+namespace {
+
+using base::DType;
+using base::Error;
+using base::ErrorCode;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Long against anything that a test waits for: whoever runs into it has not noticed what it should.
+const CommOptions kPatient{.timeout = seconds(120)};
+
+void run_threads(int size, const std::function<void(World&)>& body) {
+  run_ranks(Backend::kGlooThreads, size, body, kPatient);
+}
+
+TEST(Gloo, CountsLocalRanksAndSharesNoMemory) {
+  run_threads(3, [](World& world) {
+    EXPECT_EQ(world.local_rank(), world.rank());
+    EXPECT_EQ(world.local_size(), 3);
+    EXPECT_FALSE(world.group().shares_memory());
+    for (const auto& call : std::vector<std::function<void()>>{
+             [&] { world.group().allocate_shared(64, "parameters"); },
+             [&] { world.group().allocate_signals(1, "parameters"); }}) {
+      EXPECT_THAT(std::string(expect_error(ErrorCode::kMisuse, call).what()),
+                  HasSubstr("'parameters'"));
+    }
+  });
+}
+
+// The means that gradients are: over all ranks at once, or over the two directions of a mesh.
+TEST(Gloo, MeansAreMeansInEveryArrangement) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    run_threads(4, [&](World& world) {
+      constexpr std::int64_t kCount = 4 * 333;
+      const Mesh mesh = world.mesh({.replicate = 2});
+      const auto value = [](int rank, std::int64_t i) {
+        return static_cast<double>((rank + 1) * (i % 50) * 4);
+      };
+      Values gradient(dtype, kCount);
+      for (std::int64_t i = 0; i < kCount; ++i) gradient.set(i, value(world.rank(), i));
+      Values replicated = gradient;
+      world.group().all_reduce(replicated.buffer(), ReduceOp::kMean, {}).wait();
+      Values sharded(dtype, kCount / 4);
+      world.group()
+          .reduce_scatter(gradient.input(), sharded.buffer(), ReduceOp::kMean, {}, {})
+          .wait();
+      Values hybrid(dtype, kCount / 2);
+      mesh.shard->reduce_scatter(gradient.input(), hybrid.buffer(), ReduceOp::kMean, {}, {}).wait();
+      mesh.replicate->all_reduce(hybrid.buffer(), ReduceOp::kMean, {}).wait();
+      const auto mean = [&](std::int64_t i) { return 2.5 * value(0, i); };
+      for (std::int64_t i = 0; i < kCount; ++i) ASSERT_EQ(replicated.get(i), mean(i));
+      for (std::int64_t i = 0; i < sharded.count(); ++i) {
+        ASSERT_EQ(sharded.get(i), mean(world.rank() * sharded.count() + i));
+      }
+      for (std::int64_t i = 0; i < hybrid.count(); ++i) {
+        ASSERT_EQ(hybrid.get(i), mean(mesh.shard->rank() * hybrid.count() + i));
+      }
+    });
+  }
+}
+
+TEST(Gloo, OperationsGoOnWhileTheCallerDoesOtherThings) {
+  const SharedFlags started(1);
+  run_threads(2, [&](World& world) {
+    Values mine = make_input(DType::kInt64, world.rank(), 1000);
+    Values all(DType::kInt64, 2000);
+    if (world.rank() == 1) started.await(0);
+    Work work = world.group().all_gather(mine.input(), all.buffer(), {}, {"blocks.0", 1});
+    if (world.rank() == 0) {
+      EXPECT_FALSE(work.done());  // rank 1 has not even called
+      started.set(0, 1);
+    }
+    while (!work.done()) std::this_thread::yield();
+    ASSERT_EQ(all.get(1999), input_value(DType::kInt64, 1, 999));
+    work.wait();
+  });
+}
+
+TEST(Gloo, ErrorsInTheBackgroundAreKeptForEveryWait) {
+  run_threads(2, [](World& world) {
+    Values values(DType::kFloat32, world.rank() == 0 ? 4 : 5);
+    Work work = world.group().all_reduce(values.buffer(), ReduceOp::kSum, {"blocks.0", 1});
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_THAT(std::string(expect_error(ErrorCode::kMismatch, [&] { work.wait(); }).what()),
+                  HasSubstr("sum of 5 float32"));
+    }
+    EXPECT_FALSE(work.done());
+    expect_error(ErrorCode::kMismatch, [&] { world.group().barrier({}); });
+  });
+}
+
+TEST(Gloo, AnExceptionWithAnOperationUnderWayFreesTheOthers) {
+  const SharedFlags gave_up(1);
+  run_threads(2, [&](World& world) {
+    if (world.rank() == 0) {
+      try {
+        Values values(DType::kFloat32, 100);
+        const Work work =
+            world.group().all_reduce(values.buffer(), ReduceOp::kSum, {"blocks.0", 1});
+        throw std::runtime_error("bad sample 17");
+      } catch (const std::runtime_error&) {
+        gave_up.set(0, 1);
+      }
+      return;
+    }
+    gave_up.await(0);
+    const Error error = expect_error(ErrorCode::kPeerLost, [&] { world.group().barrier({}); });
+    EXPECT_EQ(error.rank(), 0);
+    EXPECT_THAT(std::string(error.what()), HasSubstr("because of an exception"));
+  });
+}
+
+TEST(Gloo, C7WorldsAreMadeAndLeftManyTimesInOneProcess) {
+  for (int round = 0; round < 20; ++round) {
+    run_threads(3, [&](World& world) {
+      if (round % 2 == 0) {
+        Values values(DType::kInt32, 1);
+        values.set(0, round + world.rank());
+        world.group().all_reduce(values.buffer(), ReduceOp::kSum, {"", round}).wait();
+        ASSERT_EQ(values.get(0), 3 * round + 3);
+      } else if (world.rank() == 1) {
+        world.group().abort("enough");
+      } else {
+        expect_error(ErrorCode::kPeerLost, [&] { world.group().barrier({}); });
+      }
+    });
+  }
+}
+
+class KilledGlooRank : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, KilledGlooRank, ::testing::Values(0, 1, 3));
+
+TEST_P(KilledGlooRank, IsNamedByAllWhoWaitForIt) {
+  const int victim = GetParam();
+  const SharedFlags ready(1);
+  GlooJob job(4, kPatient);
+  for (int rank = 0; rank < 4; ++rank) {
+    job.start(rank, [&, rank](World& world) {
+      world.group().barrier({"blocks.1", 6});
+      if (rank == victim) {
+        ready.set(0, 1);
+        pause();
+      }
+      const Error error = expect_error(ErrorCode::kPeerLost, [&] {
+        world.group().barrier({"blocks.2", 7});
+      });
+      EXPECT_EQ(error.rank(), victim) << error.what();
+      EXPECT_THAT(std::string(error.what()),
+                  AllOf(HasSubstr("rank " + std::to_string(victim) + " is lost"),
+                        HasSubstr("barrier of unit 'blocks.2' in step 7"),
+                        HasSubstr("last seen in barrier of unit 'blocks.1' in step 6")));
+    });
+  }
+  ready.await(0);
+  job.processes().kill(victim);
+  for (int rank = 0; rank < 4; ++rank) {
+    if (rank != victim) job.expect_well(rank);
+  }
+}
+
+// The connection that carries the data does not report the loss of a rank in the middle of a
+// message; the one beside it does.
+TEST(GlooProcesses, ADeathInTheMiddleOfALargeMessageIsNoticed) {
+  const SharedFlags rounds(1);
+  GlooJob job(3, kPatient);
+  for (int rank = 0; rank < 3; ++rank) {
+    job.start(rank, [&, rank](World& world) {
+      Values mine(DType::kFloat32, 4 << 20);
+      Values all(DType::kFloat32, 3 * mine.count());
+      const Error error = expect_error(ErrorCode::kPeerLost, [&] {
+        while (true) {
+          world.group().all_gather(mine.input(), all.buffer(), {}, {"blocks.0", 1}).wait();
+          if (rank == 2) rounds.set(0, rounds.get(0) + 1);
+        }
+      });
+      EXPECT_EQ(error.rank(), 2) << error.what();
+    });
+  }
+  while (rounds.get(0) < 2) std::this_thread::yield();
+  job.processes().kill(2);
+  job.expect_well(0);
+  job.expect_well(1);
+}
+
+TEST(GlooProcesses, AStoppedRankRunsIntoTheTimeout) {
+  GlooJob job(3, {.timeout = seconds(3)});
+  for (int rank = 0; rank < 3; ++rank) {
+    job.start(rank, [rank](World& world) {
+      if (rank == 1) raise(SIGSTOP);
+      const Error error = expect_error(ErrorCode::kTimeout, [&] {
+        world.group().barrier({"blocks.4", 2});
+      });
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_THAT(std::string(error.what()),
+                  AllOf(HasSubstr("barrier of unit 'blocks.4' in step 2"),
+                        HasSubstr("ranks 0 and 2 arrived, rank 1 is missing")));
+    });
+  }
+  job.expect_well(0);
+  job.expect_well(2);
+}
+
+TEST(GlooProcesses, AnAbortReachesRanksInTheMiddleOfALargeMessage) {
+  const SharedFlags rounds(1);
+  GlooJob job(2, kPatient);
+  for (int rank = 0; rank < 2; ++rank) {
+    job.start(rank, [&, rank](World& world) {
+      Values mine(DType::kFloat32, 4 << 20);
+      Values all(DType::kFloat32, 2 * mine.count());
+      std::jthread quitter;
+      if (rank == 1) {
+        quitter = std::jthread([&] {
+          while (rounds.get(0) < 2) std::this_thread::yield();
+          world.group().abort("bad sample 17");
+        });
+      }
+      const Error error = expect_error(ErrorCode::kPeerLost, [&] {
+        while (true) {
+          world.group().all_gather(mine.input(), all.buffer(), {}, {"blocks.0", 1}).wait();
+          if (rank == 0) rounds.set(0, rounds.get(0) + 1);
+        }
+      });
+      EXPECT_THAT(std::string(error.what()), HasSubstr("rank 1 gave up: bad sample 17"));
+    });
+  }
+  job.expect_well(0);
+  job.expect_well(1);
+}
+
+TEST(GlooJoining, NamesTheRanksThatDidNotCome) {
+  const auto store = rendezvous::Store::in_memory();
+  std::vector<std::jthread> ranks;
+  for (const int rank : {0, 2}) {
+    ranks.emplace_back([&, rank] {
+      const Error error = expect_error(
+          ErrorCode::kTimeout, [&] { make_gloo_world(rank, 4, store, {.timeout = seconds(1)}); });
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_THAT(std::string(error.what()), HasSubstr("2 of 4 ranks came, ranks 1 and 3 did not"));
+    });
+  }
+}
+
+TEST(GlooJoining, RefusesARankThatComesTwiceOrForAnotherWorld) {
+  const auto store = rendezvous::Store::in_memory();
+  std::jthread first(
+      [&] { expect_error(ErrorCode::kMismatch, [&] { make_gloo_world(0, 2, store); }); });
+  const auto other = expect_error(ErrorCode::kMismatch, [&] { make_gloo_world(1, 3, store); });
+  EXPECT_THAT(std::string(other.what()),
+              HasSubstr("rank 0 joined a world of 2 ranks, rank 1 one of 3"));
+  first.join();
+  const auto twice = expect_error(ErrorCode::kMismatch, [&] { make_gloo_world(1, 2, store); });
+  EXPECT_THAT(std::string(twice.what()), HasSubstr("joined as rank 1, which has come already"));
+  expect_error(ErrorCode::kInvalidArgument, [&] { make_gloo_world(2, 2, store); });
+}
+
+TEST(GlooJoining, TakesTheInterfaceThatIsNamed) {
+  const auto store = rendezvous::Store::in_memory();
+  std::vector<std::jthread> ranks;
+  for (const int rank : {0, 1}) {
+    ranks.emplace_back([&, rank] {
+      World world = make_gloo_world(rank, 2, store.with_prefix("by name"), {.interface = "lo"});
+      world.group().barrier({});
+      const Error error = expect_error(ErrorCode::kConfiguration, [&] {
+        make_gloo_world(rank, 2, store.with_prefix("wrong"), {.interface = "ib7"});
+      });
+      EXPECT_THAT(std::string(error.what()), AllOf(HasSubstr("comm.interface"), HasSubstr("'ib7'"),
+                                                   HasSubstr("lo (127.0.0.1)")));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace fullshard::comm::testing
