@@ -152,6 +152,10 @@ void add_comm(Rows& rows) {
   rows.push_back(row(
       "comm.timeout_seconds", [](auto& c) -> auto& { return c.comm.timeout_seconds; }, "seconds",
       "longest wait for another rank before the run fails", above(0)));
+  rows.push_back(row(
+      "comm.interface", [](auto& c) -> auto& { return c.comm.interface; }, "",
+      "network interface towards ranks on other hosts, such as eth0; empty = GLOO_SOCKET_IFNAME, "
+      "else the one that leads to the job's store"));
 }
 
 void add_data(Rows& rows) {

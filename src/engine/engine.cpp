@@ -42,6 +42,7 @@ comm::CommOptions comm_options(const config::TrainConfig& config) {
   comm::CommOptions options;
   options.timeout = std::chrono::duration_cast<base::Duration>(
       std::chrono::duration<double>(std::min(config.comm.timeout_seconds, kLongest)));
+  options.interface = config.comm.interface;
   return options;
 }
 

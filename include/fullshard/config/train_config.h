@@ -81,6 +81,7 @@ struct ParallelismConfig {
 struct CommConfig {
   Backend backend = Backend::kAuto;
   double timeout_seconds = 300;
+  std::string interface;  ///< empty = the one that leads to the job's store
 };
 
 struct DataConfig {
