@@ -220,6 +220,29 @@ TEST(GlooProcesses, AStoppedRankRunsIntoTheTimeout) {
   job.expect_well(2);
 }
 
+TEST(GlooProcesses, ARankThatStopsInTheMiddleOfALargeMessageIsNamed) {
+  const SharedFlags rounds(1);
+  GlooJob job(3, {.timeout = seconds(3)});
+  for (int rank = 0; rank < 3; ++rank) {
+    job.start(rank, [&, rank](World& world) {
+      Values mine(DType::kFloat32, 4 << 20);
+      Values all(DType::kFloat32, 3 * mine.count());
+      const Error error = expect_error(ErrorCode::kTimeout, [&] {
+        while (true) {
+          world.group().all_gather(mine.input(), all.buffer(), {}, {"blocks.0", 1}).wait();
+          if (rank == 2) rounds.set(0, rounds.get(0) + 1);
+        }
+      });
+      EXPECT_EQ(error.rank(), 2) << error.what();
+      EXPECT_THAT(std::string(error.what()), HasSubstr("all_gather"));
+    });
+  }
+  while (rounds.get(0) < 2) std::this_thread::yield();
+  ::kill(job.processes().pid(2), SIGSTOP);
+  job.expect_well(0);
+  job.expect_well(1);
+}
+
 TEST(GlooProcesses, AnAbortReachesRanksInTheMiddleOfALargeMessage) {
   const SharedFlags rounds(1);
   GlooJob job(2, kPatient);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "comm/c10d/algorithms.h"
@@ -148,14 +149,14 @@ void C10dGroup::run(std::uint64_t number, const OperationRecord& record,
   alarm_->set(base::Deadline::after(options_.timeout));
   // A failure between entering and here has interrupted nothing.
   if (membership_->failed()) transfer.interrupt();
-  bool interrupted = false;
+  std::optional<Interrupted> interrupted;
   int lost = -1;
   std::exception_ptr error;
   try {
     greeting.exchange(transfer);
     algorithm(transfer);
-  } catch (const Interrupted&) {
-    interrupted = true;
+  } catch (const Interrupted& interruption) {
+    interrupted = interruption;
   } catch (const ConnectionLost& loss) {
     lost = loss.peer;
   } catch (...) {
@@ -174,7 +175,9 @@ void C10dGroup::run(std::uint64_t number, const OperationRecord& record,
     std::rethrow_exception(error);
   }
   if (lost >= 0) membership_->explain_loss(lost);
-  if (interrupted && timed_out && !membership_->failed()) greeting.time_out(options_.timeout);
+  if (interrupted && timed_out && !membership_->failed()) {
+    greeting.time_out(options_.timeout, interrupted->peer);
+  }
   if (interrupted || lost >= 0) membership_->throw_if_failed(describe(record));
   membership_->leave_operation();
 }

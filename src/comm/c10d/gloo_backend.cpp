@@ -35,8 +35,10 @@ std::unique_ptr<Link> connect(const std::shared_ptr<::gloo::transport::Device>& 
                               base::Duration timeout) {
   const auto deadline = base::Deadline::after(timeout);
   const NoSigpipeScope no_sigpipe;
-  auto options = Gloo::Options::create(std::max(
-      std::chrono::ceil<std::chrono::milliseconds>(timeout), std::chrono::milliseconds(1)));
+  // Gloo adds it to the time of day, so endless will not do, and no time at all is endless.
+  const auto limited = std::clamp<base::Duration>(timeout, std::chrono::milliseconds(1),
+                                                  std::chrono::hours(24 * 365));
+  auto options = Gloo::Options::create(std::chrono::ceil<std::chrono::milliseconds>(limited));
   options->devices.push_back(device);
   options->threads = 1;  // for collectives of its own, which are not used
   try {

@@ -63,7 +63,7 @@ void Greeting::check_records() {
   throw Error(ErrorCode::kMismatch, text);
 }
 
-void Greeting::time_out(base::Duration timeout) {
+void Greeting::time_out(base::Duration timeout, int waited_for) {
   std::vector<int> arrived;
   std::vector<int> missing;
   std::string acts;
@@ -75,12 +75,14 @@ void Greeting::time_out(base::Duration timeout) {
   }
   const shared::OperationRecord& own =
       letters_[static_cast<std::size_t>(membership_.rank())].record;
+  const int stuck = waited_for < 0 ? -1 : membership_.world_rank(waited_for);
   const std::string who =
       missing.empty()
-          ? shared::name_ranks(arrived) + " arrived, but the data did not get through"
+          ? fmt::format("{} arrived, but a message from or to rank {} did not get through",
+                        shared::name_ranks(arrived), stuck)
           : fmt::format("{} arrived, {} missing{}", shared::name_ranks(arrived),
                         shared::name_ranks(missing) + (missing.size() == 1 ? " is" : " are"), acts);
-  membership_.fail(ErrorCode::kTimeout, missing.empty() ? -1 : missing.front(),
+  membership_.fail(ErrorCode::kTimeout, missing.empty() ? stuck : missing.front(),
                    fmt::format("rank {}: {} timed out after {:.3g} s: {}",
                                membership_.world_rank(membership_.rank()), describe(own),
                                base::seconds(timeout), who));

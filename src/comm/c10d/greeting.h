@@ -22,9 +22,10 @@ class Greeting {
   /// when they are not all the same, and what Transfer throws.
   void exchange(Transfer& transfer);
 
-  /// Fails the group because the deadline has passed, and says who has come and who has not. Only
-  /// after the transfer's messages have been withdrawn.
-  void time_out(base::Duration timeout);
+  /// Fails the group because the deadline has passed, and says who has come and who has not; when
+  /// all have, that `waited_for` did not get its message through. Only after the transfer's
+  /// messages have been withdrawn.
+  void time_out(base::Duration timeout, int waited_for);
 
  private:
   /// What travels. The number stands at both ends, so that a greeting that has come in part is not

@@ -48,7 +48,6 @@ void Membership::close() noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(closing_, true)) return;
-    interrupt_ = [] {};
   }
   for (Peer& peer : peers_) {
     if (peer.listening) peer.listening->interrupt();
@@ -56,6 +55,7 @@ void Membership::close() noexcept {
   for (Peer& peer : peers_) {
     if (peer.watcher.joinable()) peer.watcher.join();
   }
+  interrupt_ = [] {};  // nobody calls it any more but abort()
   for (Peer& peer : peers_) peer.listening.reset();
   sent_words_.clear();
   control_.reset();

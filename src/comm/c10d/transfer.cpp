@@ -27,7 +27,7 @@ void Transfer::recv(int from, void* data, std::size_t bytes) {
 
 void Transfer::require_going_on() {
   const std::lock_guard lock(mutex_);
-  if (interrupted_) throw Interrupted{};
+  if (interrupted_) throw Interrupted{-1};
 }
 
 void Transfer::add(int peer, Message message) {
@@ -40,11 +40,11 @@ void Transfer::add(int peer, Message message) {
 void Transfer::finish(std::size_t count) {
   while (finished_ < count) {
     std::unique_lock lock(mutex_);
-    if (interrupted_) throw Interrupted{};
     Entry first = entries_.front();
+    if (interrupted_) throw Interrupted{first.peer};
     lock.unlock();
     try {
-      if (!first.message.wait()) throw Interrupted{};
+      if (!first.message.wait()) throw Interrupted{first.peer};
     } catch (const std::exception&) {
       throw ConnectionLost{first.peer};
     }

@@ -8,8 +8,11 @@
 
 namespace fullshard::comm::c10d {
 
-/// Thrown by a Transfer's waits after interrupt().
-struct Interrupted {};
+/// Thrown by a Transfer after interrupt(). `peer` is the rank whose message was waited for, -1 when
+/// none was.
+struct Interrupted {
+  int peer;
+};
 
 /// Thrown by a Transfer when the connection to `peer` is broken.
 struct ConnectionLost {

@@ -13,8 +13,8 @@ namespace fullshard::comm::shared {
 /// "rank 2", "ranks 0, 1 and 3"; long lists are cut.
 std::string name_ranks(std::span<const int> ranks);
 
-/// Who made which call: "ranks 0 and 2: barrier; rank 1: all_gather (...)". `calls` holds one entry a
-/// rank, with the world's number of the rank.
+/// Who made which call: "ranks 0 and 2: barrier; rank 1: all_gather (...)". `calls` holds one entry
+/// a rank, with the world's number of the rank.
 std::string describe_calls(std::span<const std::pair<int, OperationRecord>> calls);
 
 /// What a rank last did in the group and how long ago, in words that follow its name.
