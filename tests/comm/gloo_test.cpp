@@ -152,15 +152,13 @@ INSTANTIATE_TEST_SUITE_P(Ranks, KilledGlooRank, ::testing::Values(0, 1, 3));
 
 TEST_P(KilledGlooRank, IsNamedByAllWhoWaitForIt) {
   const int victim = GetParam();
-  const SharedFlags ready(1);
+  const SharedFlags ready(4);
   GlooJob job(4, kPatient);
   for (int rank = 0; rank < 4; ++rank) {
     job.start(rank, [&, rank](World& world) {
       world.group().barrier({"blocks.1", 6});
-      if (rank == victim) {
-        ready.set(0, 1);
-        pause();
-      }
+      ready.set(rank, 1);
+      if (rank == victim) pause();
       const Error error = expect_error(ErrorCode::kPeerLost, [&] {
         world.group().barrier({"blocks.2", 7});
       });
@@ -171,7 +169,7 @@ TEST_P(KilledGlooRank, IsNamedByAllWhoWaitForIt) {
                         HasSubstr("last seen in barrier of unit 'blocks.1' in step 6")));
     });
   }
-  ready.await(0);
+  for (int rank = 0; rank < 4; ++rank) ready.await(rank);
   job.processes().kill(victim);
   for (int rank = 0; rank < 4; ++rank) {
     if (rank != victim) job.expect_well(rank);
