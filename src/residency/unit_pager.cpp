@@ -8,6 +8,7 @@
 
 #include "fullshard/base/check.h"
 #include "fullshard/base/error.h"
+#include "residency/embedding.h"
 
 namespace fullshard::residency {
 namespace {
@@ -55,6 +56,14 @@ void UnitPager::use_together(std::span<PagedStorage* const> operands) {
   if (units == together_) return;
   let_go();
   together_ = std::move(units);
+}
+
+// Not inside the replacement: autograd runs that without gradients, like a pass of inference.
+bool UnitPager::replace(PagedStorage& storage, std::string_view op, std::size_t arguments,
+                        std::vector<c10::IValue>& stack) {
+  return op == "aten::embedding" && embed_with_sparse_gradient(arguments, stack, [&] {
+           on_access(storage, Access::kRead, op);
+         });
 }
 
 void UnitPager::let_go() {

@@ -76,6 +76,8 @@ class UnitPager final : public Pager {
   /// that exceeds the schedule's limit.
   void use_together(std::span<PagedStorage* const> operands) override;
   void on_access(PagedStorage& storage, Access access, std::string_view op) override;
+  bool replace(PagedStorage& storage, std::string_view op, std::size_t arguments,
+               std::vector<c10::IValue>& stack) override;
 
   /// Closes a training step: evicts what is left and turns the trace into the next step's schedule.
   void end_step();
