@@ -1,5 +1,8 @@
 #include "fullshard/comm/reduce.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,6 +24,10 @@ using base::DType;
 // a local array, so the compiler knows that they alias nothing and vectorizes every loop, while
 // `out` may be one of the parts.
 constexpr std::int64_t kBlock = 1024;
+
+// Results of at least this many bytes are streamed, to addresses with this alignment.
+constexpr std::size_t kStreamed = std::size_t{256} << 10;
+constexpr std::size_t kAligned = 16;
 
 template <typename T>
 struct Element {
@@ -75,6 +82,8 @@ struct Finish {
   double divide_by = 1;  // kMean over a number of parts that is not a power of two
   double scale = 1;      // the caller's factor; for other means, 1/n is in here as well
   bool accumulate = false;
+  bool stream =
+      false;  // past the caches: for results that nobody reads before they would be evicted
 };
 
 struct Job {
@@ -117,6 +126,22 @@ template <typename In, typename Op, typename Wide>
   }
 }
 
+// Writing past the caches spares the memory from reading what is going to be overwritten.
+template <typename T>
+[[gnu::always_inline]] inline void stream_block(const T* from, T* to, std::int64_t n) {
+#if defined(__x86_64__)
+  constexpr std::int64_t kLane = sizeof(__m128i) / sizeof(T);
+  std::int64_t i = 0;
+  for (; i + kLane <= n; i += kLane) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm_load_si128(reinterpret_cast<const __m128i*>(from + i)));
+  }
+  for (; i < n; ++i) to[i] = from[i];
+#else
+  std::copy_n(from, n, to);
+#endif
+}
+
 template <typename Out, typename Wide>
 [[gnu::always_inline]] inline void finish_block(const Finish& finish, std::int64_t n, Wide* sums,
                                                 Out* out) {
@@ -134,6 +159,9 @@ template <typename Out, typename Wide>
   if (finish.accumulate) {
     for (std::int64_t i = 0; i < n; ++i) sums[i] = Sum::combine(E::load(out[i]), sums[i]);
   }
+  if constexpr (std::is_same_v<Out, Wide>) {
+    if (finish.stream) return stream_block(sums, out, n);
+  }
   for (std::int64_t i = 0; i < n; ++i) out[i] = E::store(sums[i]);
 }
 
@@ -141,13 +169,16 @@ template <typename In, typename Out, typename Op>
 [[gnu::always_inline]] inline void reduce_all(const Job& job) {
   using Wide = typename Element<In>::Wide;
   static_assert(std::is_same_v<Wide, typename Element<Out>::Wide>);
-  std::array<Wide, kBlock> sums;
+  alignas(kAligned) std::array<Wide, kBlock> sums;
   Out* out = static_cast<Out*>(job.out);
   for (std::int64_t begin = 0; begin < job.count; begin += kBlock) {
     const std::int64_t n = std::min(kBlock, job.count - begin);
     combine_block<In, Op>(job, begin, n, sums.data());
     finish_block(job.finish, n, sums.data(), out + begin);
   }
+#if defined(__x86_64__)
+  if (job.finish.stream) _mm_sfence();  // a later release orders ordinary stores only
+#endif
 }
 
 // One body, compiled for two instruction sets. AVX2 without FMA changes no rounding, so both give
@@ -257,8 +288,10 @@ void reduce(std::span<const void* const> parts, DType dtype, void* out, DType ou
     }
     return;
   }
-  dispatch(dtype, out_dtype, op,
-           {parts, out, count, make_finish(op, parts.size(), scale, accumulate)});
+  Finish finish = make_finish(op, parts.size(), scale, accumulate);
+  finish.stream = static_cast<std::size_t>(count) * base::size_of(out_dtype) >= kStreamed &&
+                  reinterpret_cast<std::uintptr_t>(out) % kAligned == 0;
+  dispatch(dtype, out_dtype, op, {parts, out, count, finish});
 }
 
 }  // namespace
