@@ -102,7 +102,7 @@ void UnitPager::touch_kept(int unit) {
   const auto index = static_cast<std::size_t>(unit);
   if (states_[index].resident && units_[index].source->is_current()) return;
   evict_now(unit);
-  gather(unit);
+  gather_alone(unit);
 }
 
 void UnitPager::touch_in_step(int unit, schedule::Phase phase) {
@@ -110,14 +110,19 @@ void UnitPager::touch_in_step(int unit, schedule::Phase phase) {
   step_open_ = true;
   const schedule::Decision decision = follower_.on_touch(unit, phase);
   for (const int other : decision.evict) evict(other);
-  gather(unit);
-  for (const int other : decision.gather_ahead) gather(other);
+  bool gathered = gather(unit);
+  if (gathered) ++collectives_;
+  for (const schedule::Ahead& ahead : decision.gather_ahead) {
+    if (!gather(ahead.unit)) continue;
+    if (!ahead.joins || !gathered) ++collectives_;
+    gathered = true;
+  }
 }
 
 void UnitPager::touch_without_gradients(int unit) {
   if (unit == inference_unit_) return;
   if (inference_unit_ != -1) close_inference();
-  gather(unit);
+  gather_alone(unit);
   inference_unit_ = unit;
 }
 
@@ -168,7 +173,7 @@ void UnitPager::with_resident(std::size_t unit, const std::function<void(std::by
     body(units_[unit].source->gather());
     return;
   }
-  gather(static_cast<int>(unit));
+  gather_alone(static_cast<int>(unit));
   try {
     body(units_[unit].source->gather());
   } catch (...) {
@@ -178,15 +183,20 @@ void UnitPager::with_resident(std::size_t unit, const std::function<void(std::by
   evict_now(static_cast<int>(unit));
 }
 
-void UnitPager::gather(int unit) {
+bool UnitPager::gather(int unit) {
   const auto index = static_cast<std::size_t>(unit);
   std::erase(late_, unit);
-  if (states_[index].resident) return;
+  if (states_[index].resident) return false;
   map(units_[index], units_[index].source->gather());
   states_[index].resident = true;
   ++states_[index].gathers;
   live_bytes_ += units_[index].bytes;
   peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+  return true;
+}
+
+void UnitPager::gather_alone(int unit) {
+  if (gather(unit)) ++collectives_;
 }
 
 void UnitPager::evict(int unit) {

@@ -24,7 +24,7 @@ std::vector<bool> residents_after(const Schedule& plan, std::size_t events) {
     const Event& event = plan.events[at];
     for (const int unit : event.evict) resident[index(unit)] = false;
     resident[index(event.touch.unit)] = true;
-    for (const int unit : event.gather_ahead) resident[index(unit)] = true;
+    for (const Ahead& ahead : event.gather_ahead) resident[index(ahead.unit)] = true;
   }
   return resident;
 }
@@ -158,11 +158,13 @@ void Follower::follow() {
   for (const int unit : event.evict) {
     if (resident_[index(unit)]) evict(unit);
   }
-  if (!resident_[index(event.touch.unit)]) gather(event.touch.unit);
-  for (const int unit : event.gather_ahead) {
-    if (resident_[index(unit)]) continue;
-    gather(unit);
-    ahead_.push_back(unit);
+  bool gathers = !resident_[index(event.touch.unit)];
+  if (gathers) gather(event.touch.unit);
+  for (const Ahead& ahead : event.gather_ahead) {
+    if (resident_[index(ahead.unit)]) continue;
+    gather(ahead.unit);
+    ahead_.push_back({ahead.unit, ahead.joins && gathers});
+    gathers = true;
   }
 }
 

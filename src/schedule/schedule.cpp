@@ -27,6 +27,7 @@ class Planner {
         unit_bytes_(unit_bytes),
         options_(options),
         next_of_event_(trace.size(), kNever),
+        end_of_phase_(trace.size()),
         next_use_(unit_bytes.size(), kNever),
         last_backward_(unit_bytes.size(), kNever),
         last_phase_(unit_bytes.size(), Phase::kForward) {
@@ -44,10 +45,13 @@ class Planner {
  private:
   static std::size_t index(int unit) { return static_cast<std::size_t>(unit); }
 
-  /// Fills the next event of the same unit for every event, and each unit's first and last ones.
+  /// Fills the next event of the same unit and the last one of the same phase for every event, and
+  /// each unit's first and last ones.
   void look_ahead() {
     for (std::size_t at = trace_.size(); at-- > 0;) {
       const std::size_t unit = index(trace_[at].unit);
+      const bool ends = at + 1 == trace_.size() || trace_[at + 1].phase != trace_[at].phase;
+      end_of_phase_[at] = ends ? at : end_of_phase_[at + 1];
       next_of_event_[at] = next_use_[unit];
       next_use_[unit] = at;
       if (trace_[at].phase == Phase::kBackward && last_backward_[unit] == kNever) {
@@ -63,6 +67,7 @@ class Planner {
     if (!is_resident(unit)) {
       while (!fits(unit)) evict(farthest(), event.evict);
       gather(unit);
+      fill_bucket(at, event.gather_ahead);
     }
     next_use_[index(unit)] = next_of_event_[at];
     last_phase_[index(unit)] = event.touch.phase;
@@ -82,7 +87,7 @@ class Planner {
     if (!options_.keep_gathered.empty() && options_.keep_gathered[i]) return true;
     if (next_use_[i] == kNever) return false;
     const std::size_t events_between = next_use_[i] - at;
-    if (events_between <= window()) return true;
+    if (events_between <= 1 || next_use_[i] <= horizon_) return true;
     const bool same_phase = trace_[next_use_[i]].phase == last_phase_[i];
     if (same_phase && events_between <= static_cast<std::size_t>(options_.keep_distance))
       return true;
@@ -92,15 +97,42 @@ class Planner {
 
   /// In order of use and never past the first that does not fit: a unit gathered ahead must not be
   /// evicted again to make room for one that is used before it.
-  void gather_ahead(std::size_t at, std::vector<int>& gathered) {
-    const auto ahead = static_cast<std::size_t>(options_.prefetch);
-    for (std::size_t k = at + 1; k < trace_.size() && k - at <= ahead; ++k) {
+  void gather_ahead(std::size_t at, std::vector<Ahead>& gathered) {
+    const std::size_t last = last_to_prefetch(at);
+    horizon_ = std::max(horizon_, last);
+    for (std::size_t k = at + 1; k <= last; ++k) {
       const int unit = trace_[k].unit;
       if (is_resident(unit)) continue;
       if (!fits(unit)) return;
       gather(unit);
-      gathered.push_back(unit);
+      gathered.push_back({unit, false});
+      fill_bucket(k, gathered);
     }
+  }
+
+  /// Gathers what is used after event `at`, whose unit has just been gathered, together with it. In
+  /// order of use, for the same reason.
+  void fill_bucket(std::size_t at, std::vector<Ahead>& gathered) {
+    if (options_.gather_bucket_bytes == 0) return;  // where even units without bytes go alone
+    std::int64_t left = options_.gather_bucket_bytes - bytes(trace_[at].unit);
+    for (std::size_t k = at + 1; k < trace_.size(); ++k) {
+      const int unit = trace_[k].unit;
+      if (is_resident(unit)) continue;
+      if (bytes(unit) > left || !fits(unit)) return;
+      left -= bytes(unit);
+      gather(unit);
+      gathered.push_back({unit, true});
+      horizon_ = std::max(horizon_, k);
+    }
+  }
+
+  /// The last event whose unit may be gathered while event `at` runs.
+  std::size_t last_to_prefetch(std::size_t at) const {
+    const Phase phase = trace_[at].phase;
+    const int depth =
+        phase == Phase::kForward ? options_.forward_prefetch : options_.backward_prefetch;
+    const std::size_t last = std::min(at + static_cast<std::size_t>(depth), trace_.size() - 1);
+    return options_.limit_all_gathers ? last : std::max(last, end_of_phase_[at]);
   }
 
   int farthest() const {
@@ -109,7 +141,6 @@ class Planner {
                              [&](int a, int b) { return key(a) < key(b); });
   }
 
-  std::size_t window() const { return static_cast<std::size_t>(std::max(1, options_.prefetch)); }
   std::int64_t bytes(int unit) const { return unit_bytes_[index(unit)]; }
   bool fits(int unit) const { return within_limit(options_, resident_bytes_ + bytes(unit)); }
   bool is_resident(int unit) const {
@@ -131,11 +162,13 @@ class Planner {
   std::span<const std::int64_t> unit_bytes_;
   const ScheduleOptions& options_;
   std::vector<std::size_t> next_of_event_;  // by event
+  std::vector<std::size_t> end_of_phase_;   // by event: the last before the other phase
   std::vector<std::size_t> next_use_;       // by unit, from the event in hand on
   std::vector<std::size_t> last_backward_;  // by unit
   std::vector<Phase> last_phase_;           // by unit
   std::vector<int> resident_;               // ascending
   std::int64_t resident_bytes_ = 0;
+  std::size_t horizon_ = 0;  // what is used up to this event and resident stays until then
 };
 
 }  // namespace
@@ -149,7 +182,9 @@ void validate(std::span<const std::int64_t> unit_bytes, const ScheduleOptions& o
   };
   not_negative("max_unsharded_bytes", options.max_unsharded_bytes);
   not_negative("keep_distance", options.keep_distance);
-  not_negative("prefetch", options.prefetch);
+  not_negative("forward_prefetch", options.forward_prefetch);
+  not_negative("backward_prefetch", options.backward_prefetch);
+  not_negative("gather_bucket_bytes", options.gather_bucket_bytes);
   if (!options.keep_gathered.empty() && options.keep_gathered.size() != unit_bytes.size()) {
     refuse(fmt::format("keep_gathered has {} entries for {} units; give one a unit, or none",
                        options.keep_gathered.size(), unit_bytes.size()));

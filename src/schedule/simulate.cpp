@@ -20,8 +20,13 @@ class Replay {
     for (; at_ < schedule_.events.size(); ++at_) {
       const Event& event = schedule_.events[at_];
       evict(event.evict);
-      if (!resident_[known(event.touch.unit)]) gather(event.touch.unit);
-      for (const int unit : event.gather_ahead) gather(unit);
+      bool gathers = !resident_[known(event.touch.unit)];
+      if (gathers) gather({event.touch.unit, false});
+      for (const Ahead& ahead : event.gather_ahead) {
+        if (ahead.joins && !gathers) refuse(ahead.unit, "joins a gather and there is none before");
+        gather(ahead);
+        gathers = true;
+      }
     }
     evict(schedule_.evict_at_end);
     const auto left = std::find(resident_.begin(), resident_.end(), true);
@@ -44,12 +49,13 @@ class Replay {
     return static_cast<std::size_t>(unit);
   }
 
-  void gather(int unit) {
-    const std::size_t i = known(unit);
-    if (resident_[i]) refuse(unit, "is gathered ahead although it is resident");
+  void gather(Ahead ahead) {
+    const std::size_t i = known(ahead.unit);
+    if (resident_[i]) refuse(ahead.unit, "is gathered ahead although it is resident");
     resident_[i] = true;
     bytes_ += unit_bytes_[i];
     result_.gathers += 1;
+    result_.collectives += ahead.joins ? 0 : 1;
     result_.gathered_bytes += unit_bytes_[i];
     result_.unit_gathers[i] += 1;
     result_.peak_bytes = std::max(result_.peak_bytes, bytes_);

@@ -17,6 +17,13 @@ void append_list(std::string& text, std::string_view word, const std::vector<int
     fmt::format_to(std::back_inserter(text), " {} {}", word, fmt::join(units, " "));
 }
 
+void append_ahead(std::string& text, const std::vector<Ahead>& gathered) {
+  if (!gathered.empty()) text += " ahead";
+  for (const Ahead& ahead : gathered) {
+    fmt::format_to(std::back_inserter(text), " {}{}", ahead.joins ? "+" : "", ahead.unit);
+  }
+}
+
 /// Takes a schedule's text apart word by word, knowing the line it is on.
 class Reader {
  public:
@@ -42,24 +49,19 @@ class Reader {
     return found;
   }
 
-  bool at_number() const {
-    const std::size_t start = line_.find_first_not_of(' ');
-    return start != std::string_view::npos && line_[start] >= '0' && line_[start] <= '9';
-  }
+  bool at_number() const { return is_digit(next()); }
 
-  int number(std::string_view what) {
-    const std::string_view found = word();
-    int value = 0;
-    const auto [end, error] = std::from_chars(found.data(), found.data() + found.size(), value);
-    if (error != std::errc{} || end != found.data() + found.size() || value < 0) {
-      refuse(fmt::format("'{}' where {} should be", found, what));
-    }
-    return value;
-  }
+  int number(std::string_view what) { return to_number(word(), what); }
 
   std::vector<int> numbers() {
     std::vector<int> found{number("a unit")};
     while (at_number()) found.push_back(number("a unit"));
+    return found;
+  }
+
+  std::vector<Ahead> gathers() {
+    std::vector<Ahead> found{gather()};
+    while (at_number() || next() == '+') found.push_back(gather());
     return found;
   }
 
@@ -71,6 +73,30 @@ class Reader {
   [[noreturn]] void refuse(const std::string& what) const { refuse_at(number_, what); }
 
  private:
+  static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+  /// The first character of the next word, 0 at the line's end.
+  char next() const {
+    const std::size_t start = line_.find_first_not_of(' ');
+    return start == std::string_view::npos ? '\0' : line_[start];
+  }
+
+  Ahead gather() {
+    std::string_view found = word();
+    const bool joins = found.starts_with('+');
+    if (joins) found.remove_prefix(1);
+    return {to_number(found, "a unit"), joins};
+  }
+
+  int to_number(std::string_view found, std::string_view what) const {
+    int value = 0;
+    const auto [end, error] = std::from_chars(found.data(), found.data() + found.size(), value);
+    if (error != std::errc{} || end != found.data() + found.size() || value < 0) {
+      refuse(fmt::format("'{}' where {} should be", found, what));
+    }
+    return value;
+  }
+
   [[noreturn]] static void refuse_at(int line, const std::string& what) {
     throw base::Error(base::ErrorCode::kInvalidArgument,
                       fmt::format("schedule text, line {}: {}", line, what));
@@ -89,7 +115,7 @@ Event parse_event(Reader& reader, Phase phase) {
     word = reader.word();
   }
   if (word == "ahead") {
-    event.gather_ahead = reader.numbers();
+    event.gather_ahead = reader.gathers();
     word = reader.word();
   }
   if (!word.empty()) {
@@ -117,7 +143,7 @@ std::string to_text(const Schedule& schedule) {
     const bool forward = event.touch.phase == Phase::kForward;
     text += fmt::format("{} {}", forward ? "forward" : "backward", event.touch.unit);
     append_list(text, "evict", event.evict);
-    append_list(text, "ahead", event.gather_ahead);
+    append_ahead(text, event.gather_ahead);
     text += '\n';
   }
   text += "end";

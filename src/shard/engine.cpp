@@ -197,7 +197,10 @@ void Engine::end_step() {
 
 schedule::ScheduleOptions Engine::schedule_options() const {
   schedule::ScheduleOptions out{.max_unsharded_bytes = options_.max_unsharded_bytes,
-                                .prefetch = options_.prefetch};
+                                .forward_prefetch = options_.forward_prefetch,
+                                .backward_prefetch = options_.backward_prefetch,
+                                .limit_all_gathers = options_.limit_all_gathers,
+                                .gather_bucket_bytes = options_.gather_bucket_bytes};
   for (const FlatUnit& unit : units_) {
     const bool kept = std::any_of(
         options_.keep_gathered.begin(), options_.keep_gathered.end(),

@@ -21,6 +21,7 @@ Counters Engine::counters() const {
                          .reduce_scatters = reduction.reductions,
                          .exposed_seconds = reducer_->exposed_seconds(u)});
   }
+  sum.all_gather_collectives = pager_->collectives();
   for (const at::Tensor& copy : scope_copies_) {
     sum.staging_bytes += static_cast<std::int64_t>(copy.nbytes());
   }

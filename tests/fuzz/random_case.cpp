@@ -93,7 +93,10 @@ shard::FullyShardOptions random_sharding(Random& random, const Case& run, const 
   options.shard_weights = random_weights(random, run.ranks / run.replicate);
   options.min_shard_elements = random.of(std::vector{0, 0, 10, 50});
   if (random.one_in(4)) options.keep_gathered = {random.of(names.modules)};
-  options.prefetch = random.of(std::vector{0, 0, 1, 2});
+  options.forward_prefetch = random.of(std::vector{0, 0, 1, 2});
+  options.backward_prefetch = random.of(std::vector{0, 0, 1, 2});
+  options.limit_all_gathers = !random.one_in(4);
+  options.gather_bucket_bytes = random.of(std::vector{0, 0, 512, 4096});
   return options;
 }
 
@@ -173,13 +176,16 @@ std::string to_string(const Case& run) {
     text += fmt::format("  {} frozen before step {}\n", freeze.pattern, freeze.thawed);
   }
   return text + fmt::format(
-                    "  sync {}, divide {}, weights {}, min {}, keep {}, prefetch {}, limit "
+                    "  sync {}, divide {}, weights {}, min {}, keep {}, prefetch {} {} {}, bucket "
+                    "{}, limit "
                     "{}\n  {}, {} steps of {}{}, zero_grad {}, clip {} by norm {}, "
                     "before update {}, after {}\n",
                     options.sync_module_states, options.gradient_divide_factor,
                     options.shard_weights, options.min_shard_elements, options.keep_gathered,
-                    options.prefetch, run.limit, kOptimizers[static_cast<int>(run.optimizer)],
-                    run.steps, run.micro_batches, run.deferred ? " deferred" : "",
+                    options.forward_prefetch, options.backward_prefetch,
+                    options.limit_all_gathers ? "" : "unlimited", options.gather_bucket_bytes,
+                    run.limit, kOptimizers[static_cast<int>(run.optimizer)], run.steps,
+                    run.micro_batches, run.deferred ? " deferred" : "",
                     static_cast<int>(run.zero_grad), run.max_norm, run.norm_type,
                     numbers(run.before_update), numbers(run.after_update));
 }

@@ -70,7 +70,10 @@ inline ScheduleOptions options(const std::vector<std::int64_t>& unit_bytes) {
           .max_unsharded_bytes = limit(unit_bytes),
           .keep_distance = between(0, 5),
           .keep_gathered = kept(unit_bytes.size()),
-          .prefetch = between(0, 4)};
+          .forward_prefetch = between(0, 4),
+          .backward_prefetch = between(0, 4),
+          .limit_all_gathers = between(0, 4) != 0,
+          .gather_bucket_bytes = between(0, 2) == 0 ? 0 : between<std::int64_t>(0, 300)};
 }
 
 }  // namespace fullshard::schedule::arbitrary

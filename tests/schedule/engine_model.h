@@ -18,10 +18,17 @@ class EngineModel {
   bool touch(Touch touch) {
     const Decision decision = follower_.on_touch(touch.unit, touch.phase);
     for (const int unit : decision.evict) remove(unit);
-    if (resident_.insert(touch.unit).second) ++gathers_;
-    for (const int unit : decision.gather_ahead) {
-      if (!resident_.insert(unit).second) throw std::logic_error("gathered ahead twice");
+    bool gathers = resident_.insert(touch.unit).second;
+    if (gathers) {
       ++gathers_;
+      ++collectives_;
+    }
+    for (const Ahead& ahead : decision.gather_ahead) {
+      if (!resident_.insert(ahead.unit).second) throw std::logic_error("gathered ahead twice");
+      if (ahead.joins && !gathers) throw std::logic_error("joins a gather that is none");
+      gathers = true;
+      ++gathers_;
+      collectives_ += ahead.joins ? 0 : 1;
     }
     most_ = std::max(most_, resident_.size());
     peak_bytes_ = std::max(peak_bytes_, follower_.resident_bytes());
@@ -36,6 +43,7 @@ class EngineModel {
   /// A whole step; returns how often it left the schedule.
   int run(const Trace& trace) {
     gathers_ = 0;
+    collectives_ = 0;
     most_ = 0;
     peak_bytes_ = 0;
     int deviations = 0;
@@ -48,8 +56,9 @@ class EngineModel {
   }
 
   const std::set<int>& resident() const { return resident_; }
-  std::int64_t gathers() const { return gathers_; }  ///< of the latest step
-  std::size_t most() const { return most_; }         ///< most units resident in the latest step
+  std::int64_t gathers() const { return gathers_; }          ///< of the latest step
+  std::int64_t collectives() const { return collectives_; }  ///< of the latest step
+  std::size_t most() const { return most_; }  ///< most units resident in the latest step
   std::int64_t peak_bytes() const { return peak_bytes_; }
 
  private:
@@ -60,6 +69,7 @@ class EngineModel {
   Follower& follower_;
   std::set<int> resident_;
   std::int64_t gathers_ = 0;
+  std::int64_t collectives_ = 0;
   std::size_t most_ = 0;
   std::int64_t peak_bytes_ = 0;
 };

@@ -24,7 +24,8 @@ namespace {
 
 TEST(FollowerAllocation, AFollowedStepAllocatesNothing) {
   const std::vector<std::int64_t> bytes(13, 100);
-  Follower follower(bytes, {.max_unsharded_bytes = 400, .prefetch = 2});
+  Follower follower(
+      bytes, {.max_unsharded_bytes = 400, .forward_prefetch = 2, .gather_bucket_bytes = 200});
   const Trace trace = steps::gpt(12);
   const auto run = [&] {
     long evicted = 0;

@@ -83,6 +83,7 @@ RC_GTEST_PROP(FollowerProperty, AFollowedStepDoesExactlyWhatTheSimulatorSays, ()
   RC_ASSERT(follower.deviations() == 0);
   const auto expected = simulate(make_schedule(trace, bytes, options), bytes);
   RC_ASSERT(engine.gathers() == expected.gathers);
+  RC_ASSERT(engine.collectives() == expected.collectives);
   RC_ASSERT(engine.peak_bytes() == expected.peak_bytes);
 }
 

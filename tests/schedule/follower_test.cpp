@@ -205,10 +205,22 @@ TEST(Follower, ByDemandTheLimitComesBeforeTheKeptUnits) {
 }
 
 TEST(Follower, PrefetchesOnceThereIsASchedule) {
-  Follower follower(kBytes, {.prefetch = 1});
+  Follower follower(kBytes, {.forward_prefetch = 1});
   EngineModel engine(follower);
   engine.run(steps::gpt(kBlocks));
-  EXPECT_THAT(follower.on_touch(0, Phase::kForward).gather_ahead, testing::ElementsAre(1));
+  EXPECT_THAT(follower.on_touch(0, Phase::kForward).gather_ahead,
+              testing::ElementsAre(Ahead{1, false}));
+}
+
+TEST(Follower, GathersAheadInOneGoAsTheScheduleSays) {
+  Follower follower(kBytes, {.gather_bucket_bytes = 200});
+  EngineModel engine(follower);
+  engine.run(steps::gpt(kBlocks));
+  EXPECT_THAT(follower.on_touch(0, Phase::kForward).gather_ahead,
+              testing::ElementsAre(Ahead{1, true}));
+  EXPECT_THAT(follower.on_touch(1, Phase::kForward).gather_ahead, IsEmpty());
+  EXPECT_THAT(follower.on_touch(2, Phase::kForward).gather_ahead,
+              testing::ElementsAre(Ahead{3, true}));
 }
 
 TEST(FollowerRefuses, AUnitAboveTheLimit) {

@@ -30,8 +30,9 @@ SimulationResult replay(const Schedule& plan, const std::vector<std::int64_t>& b
   SimulationResult result;
   result.unit_gathers.resize(bytes.size());
   std::set<int> resident;
-  const auto gather = [&](int unit) {
+  const auto gather = [&](int unit, bool joins) {
     result.gathers += 1;
+    if (!joins) result.collectives += 1;
     result.gathered_bytes += bytes[static_cast<std::size_t>(unit)];
     result.unit_gathers[static_cast<std::size_t>(unit)] += 1;
     resident.insert(unit);
@@ -39,10 +40,13 @@ SimulationResult replay(const Schedule& plan, const std::vector<std::int64_t>& b
   };
   for (const Event& event : plan.events) {
     for (const int unit : event.evict) RC_ASSERT(resident.erase(unit) == 1U);
-    if (!resident.contains(event.touch.unit)) gather(event.touch.unit);
-    for (const int unit : event.gather_ahead) {
-      RC_ASSERT(!resident.contains(unit));
-      gather(unit);
+    bool gathers = !resident.contains(event.touch.unit);
+    if (gathers) gather(event.touch.unit, false);
+    for (const Ahead& ahead : event.gather_ahead) {
+      RC_ASSERT(!resident.contains(ahead.unit));
+      RC_ASSERT(gathers || !ahead.joins);
+      gather(ahead.unit, ahead.joins);
+      gathers = true;
     }
     RC_ASSERT(resident.contains(event.touch.unit));
   }
@@ -67,6 +71,7 @@ RC_GTEST_PROP(ScheduleProperty, SimulationEqualsAReplayByHand, ()) {
   const SimulationResult expected = replay(c.plan(), c.bytes);
   RC_ASSERT(simulated.peak_bytes == expected.peak_bytes);
   RC_ASSERT(simulated.gathers == expected.gathers);
+  RC_ASSERT(simulated.collectives == expected.collectives);
   RC_ASSERT(simulated.gathered_bytes == expected.gathered_bytes);
   RC_ASSERT(simulated.unit_gathers == expected.unit_gathers);
 }
@@ -82,12 +87,15 @@ RC_GTEST_PROP(ScheduleProperty, FullShardHoldsOneUnitBesidesTheTouchedAndThePref
   c.options.reshard_after_forward = true;
   c.options.keep_gathered.clear();
   c.options.keep_distance = 1;
+  c.options.limit_all_gathers = true;
+  c.options.gather_bucket_bytes = 0;
+  const int depth = std::max(c.options.forward_prefetch, c.options.backward_prefetch);
   std::set<int> resident;
   for (const Event& event : c.plan().events) {
     for (const int unit : event.evict) resident.erase(unit);
     resident.insert(event.touch.unit);
-    resident.insert(event.gather_ahead.begin(), event.gather_ahead.end());
-    RC_ASSERT(resident.size() <= 1U + static_cast<std::size_t>(std::max(1, c.options.prefetch)));
+    for (const Ahead& ahead : event.gather_ahead) resident.insert(ahead.unit);
+    RC_ASSERT(resident.size() <= 1U + static_cast<std::size_t>(std::max(1, depth)));
   }
 }
 
@@ -97,16 +105,93 @@ RC_GTEST_PROP(ScheduleProperty, AUnitGatheredAheadIsUsedBeforeItIsEvicted, ()) {
   for (const Event& event : c.plan().events) {
     for (const int unit : event.evict) RC_ASSERT(!waiting.contains(unit));
     waiting.erase(event.touch.unit);
-    waiting.insert(event.gather_ahead.begin(), event.gather_ahead.end());
+    for (const Ahead& ahead : event.gather_ahead) waiting.insert(ahead.unit);
   }
   RC_ASSERT(waiting.empty());
+}
+
+// Events from one whose plan gathers a unit ahead to the next touch of that unit.
+std::size_t distance_to_use(const Schedule& plan, std::size_t at, int unit) {
+  std::size_t use = at + 1;
+  while (plan.events.at(use).touch.unit != unit) ++use;
+  return use - at;
+}
+
+RC_GTEST_PROP(ScheduleProperty, LimitedAUnitIsGatheredNoFurtherAheadThanThePhasesDepth, ()) {
+  Case c;
+  c.options.limit_all_gathers = true;
+  c.options.gather_bucket_bytes = 0;
+  const Schedule plan = c.plan();
+  for (std::size_t at = 0; at < plan.events.size(); ++at) {
+    const Event& event = plan.events[at];
+    const int depth = event.touch.phase == Phase::kForward ? c.options.forward_prefetch
+                                                           : c.options.backward_prefetch;
+    for (const Ahead& ahead : event.gather_ahead) {
+      RC_ASSERT(distance_to_use(plan, at, ahead.unit) <= static_cast<std::size_t>(depth));
+    }
+  }
+}
+
+RC_GTEST_PROP(ScheduleProperty, UnlimitedNothingOfThePhaseThatWouldFitIsLeftForLater, ()) {
+  Case c;
+  c.options.limit_all_gathers = false;
+  const Schedule plan = c.plan();
+  std::set<int> resident;
+  for (std::size_t at = 0; at < plan.events.size(); ++at) {
+    const Event& event = plan.events[at];
+    for (const int unit : event.evict) resident.erase(unit);
+    resident.insert(event.touch.unit);
+    for (const Ahead& ahead : event.gather_ahead) resident.insert(ahead.unit);
+    const auto next = std::find_if(plan.events.begin() + static_cast<std::ptrdiff_t>(at),
+                                   plan.events.end(), [&](const Event& later) {
+                                     return later.touch.phase != event.touch.phase ||
+                                            !resident.contains(later.touch.unit);
+                                   });
+    if (next == plan.events.end() || next->touch.phase != event.touch.phase) continue;
+    std::set<int> more = resident;
+    more.insert(next->touch.unit);
+    RC_ASSERT(c.options.max_unsharded_bytes > 0);
+    RC_ASSERT(bytes_of(more, c.bytes) > c.options.max_unsharded_bytes);
+  }
+}
+
+RC_GTEST_PROP(ScheduleProperty, UnitsGatheredInOneGoFitTheBucketAndFollowOneAnother, ()) {
+  const Case c;
+  const Schedule plan = c.plan();
+  for (std::size_t at = 0; at < plan.events.size(); ++at) {
+    const Event& event = plan.events[at];
+    std::set<int> bucket = {event.touch.unit};
+    std::size_t used = 0;
+    for (const Ahead& ahead : event.gather_ahead) {
+      const std::size_t distance = distance_to_use(plan, at, ahead.unit);
+      if (!ahead.joins) bucket.clear();
+      RC_ASSERT(distance > used);  // in the order of use
+      used = distance;
+      bucket.insert(ahead.unit);
+      RC_ASSERT(!ahead.joins || bytes_of(bucket, c.bytes) <= c.options.gather_bucket_bytes);
+    }
+  }
+}
+
+RC_GTEST_PROP(ScheduleProperty, WithoutALimitABucketAddsNoGathersAndNoCollectives, ()) {
+  Case c;
+  c.options.max_unsharded_bytes = 0;
+  const SimulationResult with = simulate(c.plan(), c.bytes);
+  c.options.gather_bucket_bytes = 0;
+  const SimulationResult without = simulate(c.plan(), c.bytes);
+  RC_ASSERT(without.collectives == without.gathers);
+  RC_ASSERT(with.gathers <= without.gathers);
+  RC_ASSERT(with.collectives <= without.collectives);
 }
 
 RC_GTEST_PROP(ScheduleProperty, WithoutALimitPrefetchAddsNoGathers, ()) {
   Case c;
   c.options.max_unsharded_bytes = 0;
+  c.options.gather_bucket_bytes = 0;
   const std::int64_t with = simulate(c.plan(), c.bytes).gathers;
-  c.options.prefetch = 0;
+  c.options.forward_prefetch = 0;
+  c.options.backward_prefetch = 0;
+  c.options.limit_all_gathers = true;
   RC_ASSERT(with <= simulate(c.plan(), c.bytes).gathers);
 }
 
@@ -180,7 +265,10 @@ struct Caching {
     const ScheduleOptions options{
         .max_unsharded_bytes = static_cast<std::int64_t>(capacity) * 10,
         .keep_gathered = std::vector<bool>(static_cast<std::size_t>(units), true),
-        .prefetch = arbitrary::between(0, 4)};
+        .forward_prefetch = arbitrary::between(0, 4),
+        .backward_prefetch = arbitrary::between(0, 4),
+        .limit_all_gathers = arbitrary::between(0, 4) != 0,
+        .gather_bucket_bytes = arbitrary::between<std::int64_t>(0, 40)};
     return simulate(make_schedule(trace, bytes, options), bytes).gathers;
   }
 };

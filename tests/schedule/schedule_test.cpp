@@ -114,17 +114,67 @@ TEST(MakeSchedule, UnderALimitTheFarthestNextUseLeaves) {
 }
 
 TEST(MakeSchedule, PrefetchGathersTheNextUnitOneEventEarly) {
-  const Schedule plan = make_schedule(steps::gpt(kBlocks), kGptBytes, {.prefetch = 1});
-  EXPECT_THAT(plan.events[0].gather_ahead, ElementsAre(1));
-  EXPECT_THAT(plan.events[1].gather_ahead, ElementsAre(2));
+  const Schedule plan = make_schedule(steps::gpt(kBlocks), kGptBytes,
+                                      {.forward_prefetch = 1, .backward_prefetch = 1});
+  EXPECT_THAT(plan.events[0].gather_ahead, ElementsAre(Ahead{1, false}));
+  EXPECT_THAT(plan.events[1].gather_ahead, ElementsAre(Ahead{2, false}));
   const SimulationResult run = simulate(plan, kGptBytes);
   EXPECT_THAT(run.unit_gathers, Each(2));
   EXPECT_EQ(run.peak_bytes, 200);
 }
 
 TEST(MakeSchedule, PrefetchStopsWhereTheLimitIs) {
-  const SimulationResult run = gpt_run({.max_unsharded_bytes = 200, .prefetch = 3});
+  const SimulationResult run = gpt_run({.max_unsharded_bytes = 200, .forward_prefetch = 3});
   EXPECT_EQ(run.peak_bytes, 200);
+}
+
+// Events 0 to 5 are the forward f0 f1 f2 f3 f4 f0, 6 to 10 the backward b0 b4 b3 b2 b1.
+TEST(MakeSchedule, ForwardAndBackwardHaveDepthsOfTheirOwn) {
+  const Schedule plan = make_schedule(steps::gpt(kBlocks), kGptBytes,
+                                      {.forward_prefetch = 2, .backward_prefetch = 1});
+  EXPECT_THAT(plan.events[0].gather_ahead, ElementsAre(Ahead{1, false}, Ahead{2, false}));
+  EXPECT_THAT(plan.events[6].gather_ahead, IsEmpty());  // 4 came in when f0 ran, two events ahead
+  EXPECT_THAT(plan.events[7].gather_ahead, ElementsAre(Ahead{3, false}));
+  const Schedule forward_only =
+      make_schedule(steps::gpt(kBlocks), kGptBytes, {.forward_prefetch = 1});
+  EXPECT_THAT(forward_only.events[8].gather_ahead, IsEmpty());
+}
+
+TEST(MakeSchedule, WithoutLimitAllGathersAPhaseIsGatheredAsFarAsTheBudgetAllows) {
+  const Schedule plan = make_schedule(steps::gpt(kBlocks), kGptBytes, {.limit_all_gathers = false});
+  EXPECT_EQ(plan.events[0].gather_ahead.size(), 4U);
+  EXPECT_THAT(plan.events[2].evict, ElementsAre(1));  // resharded after its forward all the same
+  EXPECT_EQ(plan.events[6].gather_ahead.size(), 4U);
+  EXPECT_EQ(simulate(plan, kGptBytes).peak_bytes, 500);
+  const SimulationResult tight = gpt_run({.max_unsharded_bytes = 300, .limit_all_gathers = false});
+  EXPECT_EQ(tight.peak_bytes, 300);
+  EXPECT_THAT(tight.unit_gathers, Each(testing::Le(2)));
+}
+
+TEST(MakeSchedule, SmallUnitsShareACollective) {
+  const std::vector<std::int64_t> bytes = {50, 10, 10, 500, 10};
+  const Schedule plan =
+      make_schedule(steps::of("f0 f1 f2 f3 f4"), bytes, {.gather_bucket_bytes = 70});
+  EXPECT_THAT(plan.events[0].gather_ahead, ElementsAre(Ahead{1, true}, Ahead{2, true}));
+  EXPECT_THAT(plan.events[3].gather_ahead, IsEmpty());  // larger than the bucket: alone
+  const SimulationResult run = simulate(plan, bytes);
+  EXPECT_EQ(run.gathers, 5);
+  EXPECT_EQ(run.collectives, 3);
+}
+
+TEST(MakeSchedule, ABucketStopsWhereTheLimitIs) {
+  const std::vector<std::int64_t> bytes = {50, 10, 10};
+  const Schedule plan = make_schedule(steps::of("f0 f1 f2"), bytes,
+                                      {.max_unsharded_bytes = 60, .gather_bucket_bytes = 1000});
+  EXPECT_THAT(plan.events[0].gather_ahead, ElementsAre(Ahead{1, true}));
+  EXPECT_EQ(simulate(plan, bytes).peak_bytes, 60);
+}
+
+TEST(MakeSchedule, PrefetchedUnitsShareCollectivesToo) {
+  const Schedule plan = make_schedule(steps::gpt(kBlocks), kGptBytes,
+                                      {.forward_prefetch = 1, .gather_bucket_bytes = 200});
+  EXPECT_THAT(plan.events[0].gather_ahead, ElementsAre(Ahead{1, true}));
+  EXPECT_THAT(plan.events[1].gather_ahead, ElementsAre(Ahead{2, false}, Ahead{3, true}));
 }
 
 TEST(MakeSchedule, AnEmptyTraceIsAnEmptyPlan) {
@@ -167,7 +217,9 @@ TEST(MakeScheduleRefuses, BadOptions) {
   };
   EXPECT_THAT(with({.max_unsharded_bytes = -1}), HasSubstr("max_unsharded_bytes is -1"));
   EXPECT_THAT(with({.keep_distance = -2}), HasSubstr("keep_distance is -2"));
-  EXPECT_THAT(with({.prefetch = -3}), HasSubstr("prefetch is -3"));
+  EXPECT_THAT(with({.forward_prefetch = -3}), HasSubstr("forward_prefetch is -3"));
+  EXPECT_THAT(with({.backward_prefetch = -4}), HasSubstr("backward_prefetch is -4"));
+  EXPECT_THAT(with({.gather_bucket_bytes = -5}), HasSubstr("gather_bucket_bytes is -5"));
   EXPECT_THAT(with({.keep_gathered = {true, true}}), HasSubstr("2 entries for 1 units"));
   EXPECT_THAT(refusal([] { make_schedule({}, std::vector<std::int64_t>{-5}, {}); }),
               HasSubstr("unit 0 is -5"));
@@ -180,10 +232,13 @@ TEST(SimulateRefuses, PlansThatMakeNoSense) {
   };
   const Touch first{0, Phase::kForward};
   EXPECT_THAT(with({{first, {1}, {}}}, {0}), HasSubstr("event 0: unit 1 is evicted although"));
-  EXPECT_THAT(with({{first, {}, {0}}}, {0}), HasSubstr("event 0: unit 0 is gathered ahead"));
+  EXPECT_THAT(with({{first, {}, {{0, false}}}}, {0}),
+              HasSubstr("event 0: unit 0 is gathered ahead"));
+  EXPECT_THAT(with({{first, {}, {}}, {first, {}, {{1, true}}}}, {0, 1}),
+              HasSubstr("event 1: unit 1 joins a gather"));
   EXPECT_THAT(with({{first, {}, {}}}, {}), HasSubstr("end: unit 0 is never evicted"));
-  EXPECT_THAT(with({{first, {}, {2}}}, {}), HasSubstr("unit 2 does not exist"));
-  EXPECT_EQ(with({{first, {}, {1}}}, {0, 1}), "");
+  EXPECT_THAT(with({{first, {}, {{2, false}}}}, {}), HasSubstr("unit 2 does not exist"));
+  EXPECT_EQ(with({{first, {}, {{1, true}}}}, {0, 1}), "");
 }
 
 }  // namespace

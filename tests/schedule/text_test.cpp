@@ -17,14 +17,14 @@ constexpr std::string_view kExample =
     "fullshard-schedule 1\n"
     "units 3\n"
     "forward 0\n"
-    "forward 1 evict 0 ahead 2\n"
+    "forward 1 evict 0 ahead +2\n"
     "backward 2\n"
     "end evict 1 2\n";
 
 TEST(ScheduleText, ReadsAsTheHeaderSays) {
   const Schedule plan = {3,
                          {{{0, Phase::kForward}, {}, {}},
-                          {{1, Phase::kForward}, {0}, {2}},
+                          {{1, Phase::kForward}, {0}, {{2, true}}},
                           {{2, Phase::kBackward}, {}, {}}},
                          {1, 2}};
   EXPECT_EQ(to_text(plan), kExample);
@@ -44,7 +44,7 @@ RC_GTEST_PROP(ScheduleTextProperty, DamagedTextIsReadOrRefused, ()) {
   const auto at = arbitrary::between<std::size_t>(0, text.size());
   const auto length = arbitrary::between<std::size_t>(0, text.size());
   text.replace(at, length,
-               *rc::gen::element<std::string>("", " ", "\n", "-1", "end", "evict", "7"));
+               *rc::gen::element<std::string>("", " ", "\n", "-1", "end", "evict", "7", "+"));
   try {
     const Schedule plan = parse(text);
     RC_ASSERT(parse(to_text(plan)) == plan);
@@ -76,6 +76,8 @@ TEST(ScheduleTextRefuses, WithTheLineAndWhatShouldStandThere) {
   EXPECT_THAT(refusal(head + "forward 0 evict\nend\n"), HasSubstr("'' where a unit should be"));
   EXPECT_THAT(refusal(head + "forward -1\nend\n"), HasSubstr("'-1' where a unit"));
   EXPECT_THAT(refusal(head + "forward 0 ahead 1 evict 2\nend\n"), HasSubstr("line's end"));
+  EXPECT_THAT(refusal(head + "forward 0 ahead 1 +\nend\n"), HasSubstr("'' where a unit"));
+  EXPECT_THAT(refusal(head + "forward 0 evict +1\nend\n"), HasSubstr("'+1' where a unit"));
   EXPECT_THAT(refusal(head + "forward 0\n"), HasSubstr("without an 'end' line"));
   EXPECT_THAT(refusal(head + "forward 0"), HasSubstr("line 3: the line does not end"));
   EXPECT_THAT(refusal(head + "end\nforward 0\n"), HasSubstr("text after the 'end' line"));

@@ -1,7 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <string>
+#include <utility>
 
 #include "fullshard/base/error.h"
 #include "fullshard/schedule/simulate.h"
@@ -173,23 +176,69 @@ TEST(Strategy, AMeshThatDoesNotFitIsAnError) {
   });
 }
 
+std::vector<std::int64_t> unit_bytes(const Counters& counters) {
+  std::vector<std::int64_t> bytes;
+  for (const UnitCounters& unit : counters.units) bytes.push_back(unit.bytes);
+  return bytes;
+}
+
+// What the engine counts in a step that follows its schedule is what the schedule's replay says.
+void expect_as_simulated(const FullyShardOptions& sharding) {
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = kTask.build();
+    const auto sharded = fully_shard(model, world.mesh(), sharding);
+    testing::train_steps(*model, sharded, world, kTask, {.steps = 2});
+    sharded.reset_peak();
+    const Counters before = sharded.counters();
+    testing::train_steps(*model, sharded, world, kTask, {.steps = 1});
+    const Counters after = sharded.counters();
+    const schedule::Schedule plan = schedule::parse(sharded.schedule());
+    const auto simulated = schedule::simulate(plan, unit_bytes(after));
+    EXPECT_EQ(after.peak_unsharded_bytes, simulated.peak_bytes);
+    EXPECT_EQ(after.all_gathers - before.all_gathers, simulated.gathers);
+    EXPECT_EQ(after.all_gather_collectives - before.all_gather_collectives, simulated.collectives);
+    if (sharding.max_unsharded_bytes > 0) {
+      EXPECT_LE(after.peak_unsharded_bytes, sharding.max_unsharded_bytes);
+    }
+  });
+}
+
 TEST(Schedule, SimulatedAndRealPeaksAreEqual) {
-  for (const int prefetch : {0, 1}) {
-    comm::run_as_threads(2, [&](comm::World& world) {
-      const auto model = kTask.build();
-      const auto sharded = fully_shard(model, world.mesh(), {.prefetch = prefetch});
-      testing::train_steps(*model, sharded, world, kTask, {.steps = 2});
-      sharded.reset_peak();
-      const Counters before = sharded.counters();
-      testing::train_steps(*model, sharded, world, kTask, {.steps = 1});
-      const Counters after = sharded.counters();
-      std::vector<std::int64_t> bytes;
-      for (const UnitCounters& unit : after.units) bytes.push_back(unit.bytes);
-      const auto simulated = schedule::simulate(schedule::parse(sharded.schedule()), bytes);
-      EXPECT_EQ(after.peak_unsharded_bytes, simulated.peak_bytes);
-      EXPECT_EQ(after.all_gathers - before.all_gathers, simulated.gathers);
-    });
+  comm::World alone = comm::single_rank();
+  const auto probe = fully_shard(kTask.build(), alone.mesh());
+  const std::vector<std::int64_t> sizes = unit_bytes(probe.counters());
+  const std::int64_t largest = *std::max_element(sizes.begin(), sizes.end());
+  const std::int64_t total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  for (const std::int64_t limit : {std::int64_t{0}, largest, 2 * largest, total - 1, total}) {
+    for (const std::int64_t bucket : {std::int64_t{0}, largest + 1, total}) {
+      for (const auto& [forward, backward] : {std::pair{0, 0}, {1, 0}, {0, 1}, {2, 3}}) {
+        for (const bool limited : {true, false}) {
+          SCOPED_TRACE(::testing::Message()
+                       << "limit " << limit << " bucket " << bucket << " depth " << forward << " "
+                       << backward << " " << limited);
+          expect_as_simulated({.max_unsharded_bytes = limit,
+                               .forward_prefetch = forward,
+                               .backward_prefetch = backward,
+                               .limit_all_gathers = limited,
+                               .gather_bucket_bytes = bucket});
+        }
+      }
+    }
   }
+}
+
+TEST(Schedule, BucketsMakeFewerCollectivesOfTheSameGathers) {
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = kTask.build();
+    const auto sharded =
+        fully_shard(model, world.mesh(), {.gather_bucket_bytes = std::int64_t{1} << 30});
+    testing::train_steps(*model, sharded, world, kTask, {.steps = 2});
+    const Counters before = sharded.counters();
+    testing::train_steps(*model, sharded, world, kTask, {.steps = 1});
+    const Counters after = sharded.counters();
+    EXPECT_LT(after.all_gather_collectives - before.all_gather_collectives,
+              after.all_gathers - before.all_gathers);
+  });
 }
 
 TEST(Schedule, TheLimitHolds) {

@@ -95,6 +95,8 @@ class UnitPager final : public Pager {
 
   std::size_t size() const { return units_.size(); }
   const UnitResidency& residency(std::size_t unit) const { return states_[unit]; }
+  /// Gathers of all units, those that the schedule joins counted once.
+  std::int64_t collectives() const { return collectives_; }
   std::int64_t live_bytes() const { return live_bytes_; }
   std::int64_t peak_bytes() const { return peak_bytes_; }
   void reset_peak() { peak_bytes_ = live_bytes_; }
@@ -105,7 +107,8 @@ class UnitPager final : public Pager {
   void touch_in_step(int unit, schedule::Phase phase);
   void touch_without_gradients(int unit);
   void close_inference();
-  void gather(int unit);
+  bool gather(int unit);  // returns whether it was absent
+  void gather_alone(int unit);
   void evict(int unit);
   void evict_now(int unit);
   void let_go();
@@ -120,6 +123,7 @@ class UnitPager final : public Pager {
   int inference_unit_ = -1;                // resident because of a pass without gradients
   bool step_open_ = false;                 // the follower has seen touches since end_step
   std::vector<std::byte*> pinned_memory_;  // by unit; empty when not pinned
+  std::int64_t collectives_ = 0;
   std::int64_t live_bytes_ = 0;
   std::int64_t peak_bytes_ = 0;
 };

@@ -13,11 +13,12 @@ namespace fullshard::schedule {
 
 /// What the engine does at a touch, in this order: evict, gather the touched unit if it is not
 /// resident, gather ahead. The spans hold until the next call on the follower. `evict` names
-/// resident units only and `gather_ahead` units that are not resident only.
+/// resident units only and `gather_ahead` units that are not resident only; one that joins goes
+/// with the gather before it, which is of this touch too.
 struct Decision {
   bool deviated = false;  ///< this touch is the one that left the schedule
   std::span<const int> evict;
-  std::span<const int> gather_ahead;
+  std::span<const Ahead> gather_ahead;
 };
 
 /// The engine's cursor through a step, without tensors. It records the first step, makes a schedule
@@ -97,7 +98,7 @@ class Follower {
   std::int64_t clock_ = 0;              // events since construction
   std::int64_t deviations_ = 0;
   std::vector<int> evicted_;  // what the latest answer points to; capacity for every unit
-  std::vector<int> ahead_;
+  std::vector<Ahead> ahead_;
 };
 
 }  // namespace fullshard::schedule

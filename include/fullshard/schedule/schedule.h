@@ -25,10 +25,33 @@ struct ScheduleOptions {
   /// By unit: gathered at its first touch and kept to the end of the step. Empty: none.
   std::vector<bool> keep_gathered = {};
 
-  /// Events to look ahead: while an event runs, the units of the next `prefetch` events are
-  /// gathered as far as they fit under the limit, and none of them is evicted before it is used. 0
-  /// gathers on touch; 1 hides one gather behind one unit's computation and holds one unit more.
-  int prefetch = 0;
+  /// Events to look ahead: while a forward event runs, the units of the next `forward_prefetch`
+  /// events are gathered as far as they fit under the limit, and none of them is evicted before it
+  /// is used. 0 gathers on touch; 1 hides one gather behind one unit's computation and holds one
+  /// unit more.
+  int forward_prefetch = 0;
+  /// The same while a backward event runs.
+  int backward_prefetch = 0;
+
+  /// true: at most as many events ahead as the two depths say, which bounds the gathers in flight.
+  /// false: in either phase as far ahead as the limit allows, up to the end of the phase.
+  bool limit_all_gathers = true;
+
+  /// When a unit is gathered, the units used after it that are not resident are gathered with it,
+  /// in one collective, while their bytes together, its own included, are at most this and fit
+  /// under the limit. 0 gathers each alone. Larger makes fewer collectives of small units, and
+  /// holds them earlier.
+  std::int64_t gather_bucket_bytes = 0;
+};
+
+/// A unit gathered before it is touched.
+struct Ahead {
+  int unit = 0;
+  /// In one collective with the gather before it in the same event: of the entry before, or, for
+  /// the first entry, of the touched unit.
+  bool joins = false;
+
+  bool operator==(const Ahead&) const = default;
 };
 
 /// What is done at one event, in this order: evict, gather the touched unit if it is not resident,
@@ -36,7 +59,7 @@ struct ScheduleOptions {
 struct Event {
   Touch touch;
   std::vector<int> evict;
-  std::vector<int> gather_ahead;
+  std::vector<Ahead> gather_ahead;
 
   bool operator==(const Event&) const = default;
 };
@@ -53,7 +76,7 @@ struct Schedule {
 /// Plans the step that `trace` recorded. `unit_bytes` gives the gathered size of every unit.
 ///
 /// A resident unit is evicted as soon as another unit is touched, unless its next touch
-///   - is within the next max(1, prefetch) events,
+///   - is the next event, or one that was looked ahead to when an event before it was planned,
 ///   - is in the same phase after at most keep_distance events of other units,
 /// or it has a backward touch ahead and reshard_after_forward is false, or keep_gathered names it.
 /// Then units are evicted by farthest next use (Belady's rule) until the touched unit fits.

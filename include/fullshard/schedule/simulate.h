@@ -10,14 +10,15 @@ namespace fullshard::schedule {
 
 struct SimulationResult {
   std::int64_t peak_bytes = 0;             ///< most gathered bytes at any time
-  std::int64_t gathers = 0;                ///< gathers in the step, ahead or on touch
+  std::int64_t gathers = 0;                ///< units gathered in the step, ahead or on touch
+  std::int64_t collectives = 0;            ///< the same, those that go together counted once
   std::int64_t gathered_bytes = 0;         ///< bytes of all gathers together
   std::vector<std::int64_t> unit_gathers;  ///< gathers by unit
 };
 
 /// Replays a schedule without tensors. Throws base::Error(kInvalidArgument) naming the event when
-/// the schedule evicts a unit that is not resident, gathers one ahead that is, names a unit that
-/// unit_bytes lacks, or leaves a unit resident at the end.
+/// the schedule evicts a unit that is not resident, gathers one ahead that is, joins one to a
+/// gather that is none, names a unit that unit_bytes lacks, or leaves a unit resident at the end.
 SimulationResult simulate(const Schedule& schedule, std::span<const std::int64_t> unit_bytes);
 
 }  // namespace fullshard::schedule

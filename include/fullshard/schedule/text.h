@@ -12,13 +12,14 @@ namespace fullshard::schedule {
 ///     fullshard-schedule 1
 ///     units 3
 ///     forward 0
-///     forward 1 evict 0 ahead 2
+///     forward 1 evict 0 ahead +2
 ///     backward 2
 ///     end evict 1 2
 ///
 /// The first line names the format and its version. Each event is its phase and unit, then, where
-/// there are any, the units evicted before it and those gathered ahead. The last line lists what is
-/// evicted at the end. Words are separated by spaces; lines end in a newline.
+/// there are any, the units evicted before it and those gathered ahead, where a plus sign joins one
+/// to the gather before it. The last line lists what is evicted at the end. Words are separated by
+/// spaces; lines end in a newline.
 std::string to_text(const Schedule& schedule);
 
 /// The inverse. Throws base::Error(kInvalidArgument) naming the line, what stands there and what

@@ -67,10 +67,22 @@ struct FullyShardOptions {
   /// instead of two, at the price of their memory.
   std::vector<std::string> keep_gathered = {};
 
-  /// Units gathered ahead of use. 0 gathers on touch; 1 hides a gather behind one unit's
-  /// computation where gathering moves bytes, and holds one unit more. Sharing a host's memory, it
-  /// gains nothing.
-  int prefetch = 0;
+  /// Units gathered ahead of use while a forward runs. 0 gathers on touch; 1 hides a gather behind
+  /// one unit's computation where gathering moves bytes, and holds one unit more. Sharing a host's
+  /// memory, it gains nothing.
+  int forward_prefetch = 0;
+  /// The same while a backward runs.
+  int backward_prefetch = 0;
+
+  /// Bounds the gathers in flight by the two depths above. Off, units are gathered as far ahead as
+  /// max_unsharded_bytes allows, up to the end of the forward or the backward; without that bound
+  /// the whole model is. Default: on.
+  bool limit_all_gathers = true;
+
+  /// Units that are used one after the other are gathered in one collective while they have at most
+  /// this many bytes together; 0 gathers each alone. Larger makes fewer collectives of small units,
+  /// and holds them earlier. Sharing a host's memory, it gains nothing.
+  std::int64_t gather_bucket_bytes = 0;
 };
 
 }  // namespace fullshard::shard
