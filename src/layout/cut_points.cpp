@@ -12,11 +12,12 @@ std::int64_t atom_size(const ParameterSpec& spec, std::int64_t numel) {
   switch (spec.atom) {
     case Atom::kElement: return 1;
     case Atom::kParameter: return numel;
-    case Atom::kRow: break;
+    case Atom::kRow:
+    case Atom::kColumn: break;
   }
   if (spec.shape.empty()) return 1;
-  const std::int64_t rows = std::min(spec.rows_per_atom, spec.shape[0]);
-  return numel / spec.shape[0] * rows;
+  const std::int64_t slices = spec.shape[cut_dimension(spec)];
+  return numel / slices * std::min(spec.group, slices);
 }
 
 }  // namespace

@@ -66,14 +66,52 @@ Piece piece_at(const Location& location, std::int64_t element) {
           location.layout->shard(location.parameter, rank).end};
 }
 
+/// A parameter's first two dimensions as they lie in the source of a map and in its target, where
+/// they may be exchanged. `inner` is everything behind them, which is contiguous in both.
+struct Order {
+  bool same = true;
+  std::int64_t target_inner = 0;  // extent of the second of the two in the target's order
+  std::int64_t source_inner = 0;
+  std::int64_t inner = 1;
+
+  Order(const ParameterSpec& source, const ParameterSpec& target) {
+    same = cut_dimension(source) == cut_dimension(target);
+    if (same) return;
+    target_inner = target.shape[1 - cut_dimension(target)];
+    source_inner = source.shape[1 - cut_dimension(source)];
+    for (std::size_t d = 2; d < target.shape.size(); ++d) inner *= target.shape[d];
+  }
+
+  /// Where the target's element lies in the source's order.
+  std::int64_t in_source(std::int64_t element) const {
+    if (same) return element;
+    const std::int64_t first = element / inner / target_inner;
+    const std::int64_t second = element / inner % target_inner;
+    return (second * source_inner + first) * inner + element % inner;
+  }
+
+  /// Elements from `element` on that lie one source_stride() apart in the source.
+  std::int64_t run(std::int64_t element) const {
+    if (inner > 1) return inner - element % inner;
+    return target_inner - element % target_inner;
+  }
+
+  std::int64_t source_stride() const { return same || inner > 1 ? 1 : source_inner; }
+};
+
 void append_copies(const Location& from, const Location& to, std::vector<Copy>& copies) {
   const PlacedParameter& placed = to.placed();
+  const Order order(from.placed().spec, placed.spec);
+  const std::int64_t stride = order.source_stride();
   for (std::int64_t element = 0; element < placed.numel;) {
-    const Piece source = piece_at(from, element);
+    const std::int64_t in_source = order.in_source(element);
+    const Piece source = piece_at(from, in_source);
     const Piece target = piece_at(to, element);
-    const std::int64_t count = std::min(source.end, target.end) - element;
+    const std::int64_t on_source = (source.end - in_source + stride - 1) / stride;
+    std::int64_t count = std::min(on_source, target.end - element);
+    if (!order.same) count = std::min(count, order.run(element));
     copies.push_back({placed.spec.name, from.unit, source.rank, source.offset, to.unit, target.rank,
-                      target.offset, count});
+                      target.offset, count, stride});
     element += count;
   }
 }

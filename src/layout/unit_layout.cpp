@@ -68,9 +68,9 @@ void check_parameters(const std::string& unit, const std::vector<ParameterSpec>&
     if (!names.insert(spec.name).second) {
       refuse(unit, "parameter '{}' is listed twice; list a shared parameter once", spec.name);
     }
-    if (spec.rows_per_atom < 1) {
-      refuse(unit, "parameter '{}' has rows_per_atom {}; it must be at least 1", spec.name,
-             spec.rows_per_atom);
+    if (spec.group < 1) {
+      refuse(unit, "parameter '{}' has a group of {} rows or columns; it must be at least 1",
+             spec.name, spec.group);
     }
   }
 }
@@ -87,6 +87,23 @@ std::int64_t advance(const UnitLayout& layout, std::int64_t offset, std::int64_t
 }
 
 }  // namespace
+
+std::size_t cut_dimension(const ParameterSpec& spec) {
+  return spec.atom == Atom::kColumn && spec.shape.size() >= 2 ? 1 : 0;
+}
+
+std::vector<std::int64_t> PlacedParameter::strides() const {
+  std::vector<std::int64_t> strides(spec.shape.size(), 1);
+  const std::size_t outermost = cut_dimension(spec);
+  std::int64_t next = 1;
+  for (std::size_t d = spec.shape.size(); d-- > 0;) {
+    if (d == outermost) continue;
+    strides[d] = next;
+    next *= std::max<std::int64_t>(spec.shape[d], 1);
+  }
+  if (!strides.empty()) strides[outermost] = next;
+  return strides;
+}
 
 UnitLayout UnitLayout::make(std::string unit, std::vector<ParameterSpec> parameters,
                             const LayoutOptions& options) {

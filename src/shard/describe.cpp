@@ -12,10 +12,15 @@ namespace {
 
 std::string owners(const FlatUnit& unit, std::size_t parameter) {
   if (unit.replicated()) return "all ranks";
+  const layout::PlacedParameter& placed = unit.layout.parameters()[parameter];
+  const bool columns = unit.cut_dimension(parameter) == 1;
+  const std::int64_t column = columns ? placed.strides()[1] : 1;
   std::vector<std::string> parts;
   for (int rank = 0; rank < unit.layout.world(); ++rank) {
     const layout::Range range = unit.layout.shard(parameter, rank);
-    if (!range.empty()) parts.push_back(fmt::format("{}:[{},{})", rank, range.begin, range.end));
+    if (range.empty()) continue;
+    parts.push_back(fmt::format("{}:{}[{},{})", rank, columns ? "columns" : "",
+                                range.begin / column, range.end / column));
   }
   return parts.empty() ? "-" : fmt::format("{}", fmt::join(parts, " "));
 }

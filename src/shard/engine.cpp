@@ -17,19 +17,6 @@
 #include "shard/strategy.h"
 
 namespace fullshard::shard {
-namespace {
-
-// In unsharded training strides may be anything; a flat buffer holds row-major values.
-std::vector<std::int64_t> row_major_strides(const std::vector<std::int64_t>& shape) {
-  std::vector<std::int64_t> strides(shape.size(), 1);
-  for (std::size_t i = shape.size(); i-- > 1;) {
-    strides[i - 1] = strides[i] * std::max<std::int64_t>(shape[i], 1);
-  }
-  return strides;
-}
-
-}  // namespace
-
 // A unit's memory is in place once every rank has written its shard: gathering is a wait, no copy.
 class Engine::ParameterSource final : public residency::UnitSource {
  public:
@@ -236,10 +223,11 @@ void Engine::attach() {
                          .begin = owned.begin,
                          .end = owned.end,
                          .tensor = make_shard(u, i),
-                         .replicated = unit.replicated()});
+                         .replicated = unit.replicated(),
+                         .dimension = unit.cut_dimension(i)});
       by_unit.back().push_back(shards_.back().tensor);
-      parameter.set_data(residency::make_paged_tensor(
-          unit.storages[i], unit.dtype(), placed.spec.shape, row_major_strides(placed.spec.shape)));
+      parameter.set_data(residency::make_paged_tensor(unit.storages[i], unit.dtype(),
+                                                      placed.spec.shape, placed.strides()));
       const std::size_t index = places_.size();
       places_.push_back({u, i});
       placeholders_.push_back(

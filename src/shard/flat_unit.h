@@ -52,7 +52,13 @@ struct FlatUnit {
 
   std::byte* at(std::int64_t element) const { return full + element * element_bytes(); }
 
-  /// Elements of a parameter that this rank owns, counted from the parameter's start.
+  /// The dimension that a parameter is cut along; its elements lie in the unit's memory in the
+  /// storage order that state::ShardedTensor explains.
+  std::int64_t cut_dimension(std::size_t parameter) const {
+    return static_cast<std::int64_t>(layout::cut_dimension(layout.parameters()[parameter].spec));
+  }
+
+  /// Elements of a parameter that this rank owns, in storage order from the parameter's start.
   layout::Range own_range(std::size_t parameter) const {
     const auto& placed = layout.parameters()[parameter];
     const layout::Range flat = intersect(own, placed.flat());

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "fullshard/base/error.h"
+#include "fullshard/state/sharded_tensor.h"
 #include "shard/buffers.h"
 
 namespace fullshard::shard {
@@ -86,7 +87,8 @@ void store_own(const FlatUnit& unit, std::size_t parameter, const at::Tensor& va
   if (owned.empty()) return;
   const std::int64_t offset = unit.layout.parameters()[parameter].offset;
   at::from_blob(unit.at(offset + owned.begin), {owned.size()}, unit.dtype())
-      .copy_(values.detach().reshape({-1}).narrow(0, owned.begin, owned.size()));
+      .copy_(state::in_storage_order(values.detach(), unit.cut_dimension(parameter))
+                 .narrow(0, owned.begin, owned.size()));
 }
 
 }  // namespace
@@ -101,8 +103,8 @@ StateDict gather_state(Engine& engine, bool rank0_only) {
       for (std::size_t i = 0; keeps && i < unit.parameters.size(); ++i) {
         const layout::PlacedParameter& placed = unit.layout.parameters()[i];
         const at::Tensor values = at::from_blob(whole + placed.offset * unit.element_bytes(),
-                                                placed.spec.shape, unit.dtype())
-                                      .clone();
+                                                placed.spec.shape, placed.strides(), unit.dtype())
+                                      .clone(at::MemoryFormat::Contiguous);
         for (const std::string& name : unit.parameters[i].names) state[name] = values;
       }
     });

@@ -39,6 +39,13 @@ at::Tensor to_dense(const at::Tensor& gradient) {
   return gradient.is_sparse() ? gradient.to_dense() : gradient;
 }
 
+// The gradient seen so that its row-major order is the storage order of the parameter, in which
+// ranks own ranges of it.
+at::Tensor as_stored(const FlatUnit& unit, std::size_t parameter, const at::Tensor& gradient) {
+  const std::int64_t dimension = unit.cut_dimension(parameter);
+  return dimension == 0 ? gradient : to_dense(gradient).movedim(dimension, 0);
+}
+
 }  // namespace
 
 GradientReducer::GradientReducer(comm::Group& group, std::vector<FlatUnit>& units,
@@ -137,11 +144,11 @@ void GradientReducer::hold(std::size_t unit, std::size_t parameter, const at::Te
   std::int64_t& place = places(group_.rank(), unit)[parameter];
   at::Tensor& held = held_[unit].gradients[parameter];
   if (place != kNone) {  // from an earlier pass without sync
-    held.add_(gradient);
+    held.add_(as_stored(units_[unit], parameter, gradient));
     return;
   }
   const bool owned = gradient.is_sparse() || is_only_ours(gradient);
-  const at::Tensor dense = to_dense(gradient);
+  const at::Tensor dense = as_stored(units_[unit], parameter, to_dense(gradient));
   const at::ScalarType dtype = units_[unit].dtype();
   const bool here = memory_->offset_of(dense.const_data_ptr()) != kNone;
   if (here && owned && dense.is_contiguous() && dense.scalar_type() == dtype) {
@@ -163,11 +170,12 @@ void GradientReducer::give(std::size_t unit, std::size_t parameter, const at::Te
   at::Tensor& mine = shards_[unit][parameter].mutable_grad();
   const at::ScalarType mine_dtype = units_[unit].dtype();
   if (mine.defined()) {
-    mine.view(gradient.sizes()).add_(gradient);
+    const at::Tensor more = as_stored(units_[unit], parameter, gradient);
+    mine.view(more.sizes()).add_(more);
     return;
   }
   const bool owned = gradient.is_sparse() || is_only_ours(gradient);
-  const at::Tensor dense = to_dense(gradient);
+  const at::Tensor dense = as_stored(units_[unit], parameter, to_dense(gradient));
   // Not a view in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in place.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (owned && dense.is_contiguous() && dense.scalar_type() == mine_dtype) {

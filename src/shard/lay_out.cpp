@@ -14,7 +14,7 @@ layout::ParameterSpec spec_of(const FoundParameter& found, const FullyShardOptio
                              .trainable = found.tensor.requires_grad()};
   if (found.rule != nullptr && found.rule->atom) {
     spec.atom = *found.rule->atom;
-    spec.rows_per_atom = found.rule->rows_per_atom;
+    spec.group = found.rule->group;
   } else if (found.tensor.numel() < options.min_shard_elements) {
     spec.atom = layout::Atom::kParameter;
   }

@@ -3,6 +3,8 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
+#include "fullshard/state/sharded_tensor.h"
+
 namespace fullshard::shard {
 namespace {
 
@@ -14,7 +16,8 @@ std::int64_t round_to_page(std::int64_t bytes) { return (bytes + kPage - 1) / kP
 void store(const FlatUnit& unit, std::size_t parameter, layout::Range range) {
   if (range.empty()) return;
   const layout::PlacedParameter& placed = unit.layout.parameters()[parameter];
-  const at::Tensor values = unit.parameters[parameter].tensor.detach().contiguous().view({-1});
+  const at::Tensor values = state::in_storage_order(unit.parameters[parameter].tensor.detach(),
+                                                    unit.cut_dimension(parameter));
   at::from_blob(unit.at(placed.offset + range.begin), {range.size()}, unit.dtype())
       .copy_(values.narrow(0, range.begin, range.size()));
 }

@@ -17,6 +17,13 @@ namespace {
                                 fmt::join(tensor.global_shape, ", "), problem));
 }
 
+void validate_dimension(const ShardedTensor& tensor) {
+  const auto dimensions = static_cast<std::int64_t>(tensor.global_shape.size());
+  if (tensor.dimension == 0 || (tensor.dimension > 0 && tensor.dimension < dimensions)) return;
+  reject(tensor,
+         fmt::format("it is cut along dimension {}; it has {}", tensor.dimension, dimensions));
+}
+
 void validate_range(const ShardedTensor& tensor) {
   for (const std::int64_t size : tensor.global_shape) {
     if (size < 0) reject(tensor, fmt::format("size {} is negative", size));
@@ -42,8 +49,18 @@ std::int64_t global_numel(const ShardedTensor& tensor) {
 
 std::int64_t local_numel(const ShardedTensor& tensor) { return tensor.end - tensor.begin; }
 
+at::Tensor in_storage_order(const at::Tensor& whole, std::int64_t dimension) {
+  if (dimension == 0) return whole.reshape({-1});
+  return whole.movedim(dimension, 0).reshape({-1});
+}
+
+at::Tensor part_of(const ShardedTensor& tensor, const at::Tensor& whole) {
+  return in_storage_order(whole, tensor.dimension).narrow(0, tensor.begin, local_numel(tensor));
+}
+
 void validate(const ShardedTensor& tensor) {
   if (tensor.name.empty()) reject(tensor, "it has no name");
+  validate_dimension(tensor);
   validate_range(tensor);
   if (!tensor.tensor.defined()) reject(tensor, "its tensor is undefined");
   if (tensor.tensor.dim() != 1 || tensor.tensor.numel() != local_numel(tensor)) {

@@ -59,7 +59,7 @@ std::vector<ParameterRule> random_rules(Random& random, const Names& names) {
     if (random.one_in(2)) rule.strategy = random.of(kStrategies);
     if (random.one_in(2)) {
       rule.atom = random.of(kAtoms);
-      rule.rows_per_atom = random.between(1, 3);
+      rule.group = random.between(1, 3);
     }
     rules.push_back(rule);
   }
@@ -168,9 +168,9 @@ std::string to_string(const Case& run) {
       "seed {}: {} ranks, replicate {}, {}, units {}\n  net: {}\n", run.seed, run.ranks,
       run.replicate, name_of(options.sharding_strategy), to_string(run.wrap), to_string(run.net));
   for (const ParameterRule& rule : options.rules) {
-    text += fmt::format("  rule {}: {}, atom {}, rows {}\n", rule.pattern,
+    text += fmt::format("  rule {}: {}, atom {}, group {}\n", rule.pattern,
                         rule.strategy ? name_of(*rule.strategy) : "-",
-                        rule.atom ? static_cast<int>(*rule.atom) : -1, rule.rows_per_atom);
+                        rule.atom ? static_cast<int>(*rule.atom) : -1, rule.group);
   }
   for (const FreezeSpec& freeze : run.freezes) {
     text += fmt::format("  {} frozen before step {}\n", freeze.pattern, freeze.thawed);

@@ -30,8 +30,8 @@ inline ParameterSpec parameter(std::size_t index, base::DType dtype) {
   spec.name = fmt::format("p{}", index);
   spec.shape = shape();
   spec.dtype = dtype;
-  spec.atom = *rc::gen::element(Atom::kElement, Atom::kRow, Atom::kParameter);
-  spec.rows_per_atom = *between<std::int64_t>(1, 6);
+  spec.atom = *rc::gen::element(Atom::kElement, Atom::kRow, Atom::kColumn, Atom::kParameter);
+  spec.group = *between<std::int64_t>(1, 6);
   return spec;
 }
 

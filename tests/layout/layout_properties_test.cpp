@@ -1,8 +1,12 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include "layout/arbitrary.h"
 
@@ -13,9 +17,57 @@ namespace {
 std::int64_t atom_elements(const PlacedParameter& p) {
   if (p.spec.atom == Atom::kElement) return 1;
   if (p.spec.atom == Atom::kParameter) return p.numel;
+  const std::size_t along = p.spec.atom == Atom::kColumn && p.spec.shape.size() > 1 ? 1 : 0;
   std::int64_t row = 1;
-  for (std::size_t d = 1; d < p.spec.shape.size(); ++d) row *= p.spec.shape[d];
-  return p.spec.shape.empty() ? 1 : row * p.spec.rows_per_atom;
+  for (std::size_t d = 0; d < p.spec.shape.size(); ++d) row *= d == along ? 1 : p.spec.shape[d];
+  return p.spec.shape.empty() ? 1 : row * p.spec.group;
+}
+
+// Calls `visit` with every index of a shape.
+void for_each_index(const std::vector<std::int64_t>& shape,
+                    const std::function<void(const std::vector<std::int64_t>&)>& visit) {
+  std::vector<std::int64_t> index(shape.size(), 0);
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return;
+  for (;;) {
+    visit(index);
+    std::size_t d = shape.size();
+    while (d > 0 && ++index[d - 1] == shape[d - 1]) index[--d] = 0;
+    if (d == 0) return;
+  }
+}
+
+RC_GTEST_PROP(LayoutProperty, StridesReachEveryElementOnceWithTheCutDimensionOutermost, ()) {
+  const UnitLayout layout = arbitrary::unit();
+  for (const PlacedParameter& p : layout.parameters()) {
+    const std::vector<std::int64_t> strides = p.strides();
+    std::vector<bool> reached(static_cast<std::size_t>(p.numel));
+    const std::size_t along = p.spec.atom == Atom::kColumn && strides.size() > 1 ? 1 : 0;
+    for_each_index(p.spec.shape, [&](const std::vector<std::int64_t>& index) {
+      const auto at =
+          std::inner_product(index.begin(), index.end(), strides.begin(), std::int64_t{0});
+      RC_ASSERT(!reached.at(static_cast<std::size_t>(at)));
+      reached[static_cast<std::size_t>(at)] = true;
+      if (strides.empty()) return;
+      RC_ASSERT(index[along] == at / (p.numel / p.spec.shape[along]));
+    });
+    RC_ASSERT(std::find(reached.begin(), reached.end(), false) == reached.end());
+  }
+}
+
+RC_GTEST_PROP(LayoutProperty, ARankOwnsWholeColumnGroups, ()) {
+  const UnitLayout layout = arbitrary::unit();
+  for (std::size_t i = 0; i < layout.parameters().size(); ++i) {
+    const PlacedParameter& p = layout.parameters()[i];
+    if (p.spec.atom != Atom::kColumn || p.spec.shape.size() < 2) continue;
+    std::map<std::int64_t, std::set<int>> owners;  // by group of columns
+    const std::vector<std::int64_t> strides = p.strides();
+    for_each_index(p.spec.shape, [&](const std::vector<std::int64_t>& index) {
+      const auto at =
+          std::inner_product(index.begin(), index.end(), strides.begin(), std::int64_t{0});
+      owners[index[1] / p.spec.group].insert(layout.owner(i, at));
+    });
+    for (const auto& [group, ranks] : owners) RC_ASSERT(ranks.size() == 1U);
+  }
 }
 
 bool divides_no_atom(const UnitLayout& layout, std::int64_t cut) {

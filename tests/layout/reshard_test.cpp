@@ -22,9 +22,20 @@ using Slices = std::vector<std::vector<Slice>>;  // [unit][rank]
 
 constexpr std::int64_t kUntouched = -1;
 
-// A different value for every element of every parameter.
-std::int64_t value_of(const std::string& name, std::int64_t element) {
-  return std::stoll(name.substr(1)) * 1'000'000 + element;
+// Where the element that comes `element`th in storage order comes in row-major order.
+std::int64_t row_major(const PlacedParameter& p, std::int64_t element) {
+  if (p.spec.atom != Atom::kColumn || p.spec.shape.size() < 2) return element;
+  const std::int64_t rows = p.spec.shape[0];
+  const std::int64_t columns = p.spec.shape[1];
+  const std::int64_t inner = p.numel / (rows * columns);
+  const std::int64_t column = element / (rows * inner);
+  const std::int64_t row = element / inner % rows;
+  return (row * columns + column) * inner + element % inner;
+}
+
+// A different value for every element of every parameter, whatever order it is stored in.
+std::int64_t value_of(const PlacedParameter& p, std::int64_t element) {
+  return std::stoll(p.spec.name.substr(1)) * 1'000'000 + row_major(p, element);
 }
 
 Slices empty_slices(const Layouts& layouts) {
@@ -48,7 +59,7 @@ Slices filled_slices(const Layouts& layouts) {
         const Range shard = layouts[unit].shard(i, rank);
         for (std::int64_t e = shard.begin; e < shard.end; ++e) {
           slices[unit][static_cast<std::size_t>(rank)]
-                [static_cast<std::size_t>(p.offset + e - start)] = value_of(p.spec.name, e);
+                [static_cast<std::size_t>(p.offset + e - start)] = value_of(p, e);
         }
       }
     }
@@ -64,7 +75,7 @@ Slices moved(const Slices& source, const Layouts& from, const Layouts& to) {
     for (std::int64_t k = 0; k < copy.count; ++k) {
       std::int64_t& place = out.at(static_cast<std::size_t>(copy.to_offset + k));
       RC_ASSERT(place == kUntouched);  // copies are disjoint
-      place = in.at(static_cast<std::size_t>(copy.from_offset + k));
+      place = in.at(static_cast<std::size_t>(copy.from_offset + k * copy.from_stride));
     }
   }
   return target;
@@ -75,7 +86,7 @@ Layouts any_grouping(std::vector<ParameterSpec> specs) {
   const auto units = *arbitrary::between<std::size_t>(1, 4);
   std::vector<std::vector<ParameterSpec>> groups(units);
   for (ParameterSpec& spec : specs) {
-    spec.atom = *rc::gen::element(Atom::kElement, Atom::kRow, Atom::kParameter);
+    spec.atom = *rc::gen::element(Atom::kElement, Atom::kRow, Atom::kColumn, Atom::kParameter);
     auto& group = groups[*arbitrary::between<std::size_t>(0, units)];
     const auto at = *arbitrary::between<std::size_t>(0, group.size() + 1);
     group.insert(group.begin() + static_cast<std::ptrdiff_t>(at), spec);
@@ -103,7 +114,7 @@ RC_GTEST_PROP(ReshardProperty, ThereAndBackIsTheIdentity, ()) {
 }
 
 RC_GTEST_PROP(ReshardProperty, CopiesAreOneForEachPairOfOverlappingShards, ()) {
-  const auto specs = arbitrary::parameters(arbitrary::dtype());
+  const auto specs = arbitrary::parameters(arbitrary::dtype());  // columns on both sides or none
   const UnitLayout from = UnitLayout::make("u", specs, arbitrary::options());
   const UnitLayout to = UnitLayout::make("u", specs, arbitrary::options());
   std::size_t overlaps = 0;
@@ -130,6 +141,21 @@ TEST(Reshard, FourRanksToThree) {
                                       {"w", 0, 2, 0, 0, 1, 16, 16},
                                       {"w", 0, 2, 16, 0, 2, 0, 16},
                                       {"w", 0, 3, 0, 0, 2, 16, 16}};
+  EXPECT_EQ(reshard_map(from, to), expected);
+}
+
+TEST(Reshard, RowsToColumnsIsOneCopyAColumnAndSource) {
+  ParameterSpec by_columns = floats("w", {32, 2});
+  by_columns.atom = Atom::kColumn;
+  ParameterSpec by_rows = floats("w", {32, 2});
+  by_rows.atom = Atom::kRow;
+  const auto from = UnitLayout::make("u", {by_rows}, {.world = 2});
+  const auto to = UnitLayout::make("u", {by_columns}, {.world = 2});
+  // Rows of two floats: a rank's 16 rows give 16 elements of each column, one every two.
+  const std::vector<Copy> expected = {{"w", 0, 0, 0, 0, 0, 0, 16, 2},
+                                      {"w", 0, 1, 0, 0, 0, 16, 16, 2},
+                                      {"w", 0, 0, 1, 0, 1, 0, 16, 2},
+                                      {"w", 0, 1, 1, 0, 1, 16, 16, 2}};
   EXPECT_EQ(reshard_map(from, to), expected);
 }
 

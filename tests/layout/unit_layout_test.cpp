@@ -92,10 +92,34 @@ TEST(UnitLayout, RowsAreCutWhereARowStartsAligned) {
 
 TEST(UnitLayout, RowGroupsStayTogether) {
   ParameterSpec heads = floats("heads", {12, 16}, Atom::kRow);
-  heads.rows_per_atom = 4;
+  heads.group = 4;
   const auto layout = UnitLayout::make("u", {heads}, {.world = 2});
   EXPECT_EQ(layout.slice(0).end % (4 * 16), 0);
   EXPECT_THAT(slice_sizes(layout), testing::ElementsAre(128, 64));
+}
+
+TEST(UnitLayout, ColumnsLieOneAfterTheOther) {
+  const auto layout = UnitLayout::make("u", {floats("w", {16, 6}, Atom::kColumn)}, {.world = 3});
+  EXPECT_THAT(layout.parameters()[0].strides(), testing::ElementsAre(1, 16));
+  EXPECT_EQ(layout.shard(0, 1), (Range{2 * 16, 4 * 16}));  // columns 2 and 3
+  const auto images = UnitLayout::make("u", {floats("w", {4, 3, 5, 2}, Atom::kColumn)}, {});
+  EXPECT_THAT(images.parameters()[0].strides(), testing::ElementsAre(10, 40, 2, 1));
+}
+
+TEST(UnitLayout, ColumnGroupsStayTogether) {
+  ParameterSpec heads = floats("projection", {16, 12}, Atom::kColumn);
+  heads.group = 4;
+  const auto layout = UnitLayout::make("u", {heads}, {.world = 2});
+  EXPECT_THAT(slice_sizes(layout), testing::ElementsAre(128, 64));
+}
+
+TEST(UnitLayout, AVectorsColumnsAreItsElements) {
+  ParameterSpec bias = floats("bias", {64}, Atom::kColumn);
+  bias.group = 32;
+  const auto layout =
+      UnitLayout::make("u", {bias, floats("scale", {}, Atom::kColumn)}, {.world = 4});
+  EXPECT_THAT(layout.parameters()[0].strides(), testing::ElementsAre(1));
+  EXPECT_THAT(slice_sizes(layout), testing::ElementsAre(32, 0, 32, 16));
 }
 
 TEST(UnitLayout, WholeParametersStayOnOneRank) {
@@ -188,8 +212,8 @@ TEST(UnitLayoutRefuses, BadOptions) {
 
 TEST(UnitLayoutRefuses, RowsPerAtomBelowOne) {
   ParameterSpec spec = floats("w", {4, 4}, Atom::kRow);
-  spec.rows_per_atom = 0;
-  EXPECT_THAT(refusal({spec}), AllOf(HasSubstr("'w'"), HasSubstr("rows_per_atom 0")));
+  spec.group = 0;
+  EXPECT_THAT(refusal({spec}), AllOf(HasSubstr("'w'"), HasSubstr("group of 0 rows")));
 }
 
 TEST(UnitLayoutRefuses, RanksAndElementsOutOfRange) {

@@ -177,11 +177,12 @@ TEST_P(ModelGrid, EveryStrategy) {
 }
 
 TEST_P(ModelGrid, EveryGranularity) {
-  for (const auto atom : {layout::Atom::kElement, layout::Atom::kRow, layout::Atom::kParameter}) {
-    for (const std::int64_t rows : {1, 3}) {
-      if (rows > 1 && atom != layout::Atom::kRow) continue;
+  using layout::Atom;
+  for (const auto atom : {Atom::kElement, Atom::kRow, Atom::kColumn, Atom::kParameter}) {
+    for (const std::int64_t group : {1, 3}) {
+      if (group > 1 && atom != Atom::kRow && atom != Atom::kColumn) continue;
       SCOPED_TRACE("atom " + std::to_string(static_cast<int>(atom)));
-      expect_equal({.rules = {{.pattern = "*", .atom = atom, .rows_per_atom = rows}}});
+      expect_equal({.rules = {{.pattern = "*", .atom = atom, .group = group}}});
     }
   }
   expect_equal({.auto_wrap_policy = size_based(1)});

@@ -94,7 +94,7 @@ TEST(Strategy, RulesGiveParametersAStrategyOfTheirOwn) {
   const std::vector<ParameterRule> rules = {
       {.pattern = "*norm*", .strategy = ShardingStrategy::NO_SHARD},
       {.pattern = "blocks.1.*", .strategy = ShardingStrategy::SHARD_GRAD_OP},
-      {.pattern = "blocks.2.up.weight", .atom = layout::Atom::kRow, .rows_per_atom = 4},
+      {.pattern = "blocks.2.up.weight", .atom = layout::Atom::kRow, .group = 4},
       {.pattern = "*bias", .atom = layout::Atom::kParameter}};
   expect_equal_to_reference(3, {}, {.rules = rules});
   expect_equal_to_reference(4, {.replicate = 2}, {.rules = rules});
@@ -110,10 +110,10 @@ TEST(Strategy, AtomsAreNeverCut) {
   comm::run_as_threads(3, [&](comm::World& world) {
     const auto task = testing::mlp_problem({16, 24, 5});
     const auto model = task.build();
-    const auto sharded = fully_shard(
-        model, world.mesh(),
-        {.rules = {{.pattern = "*.weight", .atom = layout::Atom::kRow, .rows_per_atom = 2}},
-         .min_shard_elements = 100});
+    const auto sharded =
+        fully_shard(model, world.mesh(),
+                    {.rules = {{.pattern = "*.weight", .atom = layout::Atom::kRow, .group = 2}},
+                     .min_shard_elements = 100});
     for (const auto& shard : sharded.named_parameters()) {
       if (shard.name.ends_with("weight")) {
         EXPECT_EQ(shard.begin % (2 * shard.global_shape[1]), 0) << shard.name;

@@ -37,6 +37,16 @@ TEST(ShardedTensor, CountsElements) {
   EXPECT_EQ(global_numel({"none", {4, 0}, 0, 0, torch::zeros({0}), false}), 0);
 }
 
+TEST(ShardedTensor, CountsAlongTheDimensionThatItIsCutAlong) {
+  const at::Tensor whole = torch::arange(12).view({3, 4});
+  ShardedTensor tensor = good();
+  EXPECT_TRUE(part_of(tensor, whole).equal(torch::arange(4, 10)));
+  tensor.dimension = 1;  // columns 0 4 8, 1 5 9, 2 6 10, 3 7 11
+  EXPECT_TRUE(part_of(tensor, whole).equal(torch::tensor({5, 9, 2, 6, 10, 3}, torch::kLong)));
+  EXPECT_NO_THROW(validate(tensor));
+  EXPECT_EQ(in_storage_order(torch::zeros({}), 0).dim(), 1);
+}
+
 TEST(ShardedTensor, AcceptsPartsEmptyPartsAndScalars) {
   EXPECT_NO_THROW(validate(good()));
   EXPECT_NO_THROW(validate(ShardedTensor{"a", {3}, 3, 3, torch::zeros({0}), false}));
@@ -46,6 +56,8 @@ TEST(ShardedTensor, AcceptsPartsEmptyPartsAndScalars) {
 TEST(ShardedTensor, NamesWhatIsWrong) {
   EXPECT_THAT(error_after([](auto& t) { t.name.clear(); }), HasSubstr("no name"));
   EXPECT_THAT(error_after([](auto& t) { t.end = 13; }), HasSubstr("[4, 13)"));
+  EXPECT_THAT(error_after([](auto& t) { t.dimension = 2; }), HasSubstr("dimension 2; it has 2"));
+  EXPECT_THAT(error_after([](auto& t) { t.dimension = -1; }), HasSubstr("dimension -1"));
   EXPECT_THAT(error_after([](auto& t) { t.begin = -1; }), HasSubstr("\"a.weight\""));
   EXPECT_THAT(error_after([](auto& t) { t.global_shape[0] = -3; }), HasSubstr("-3 is negative"));
   EXPECT_THAT(error_after([](auto& t) { t.tensor = at::Tensor(); }), HasSubstr("undefined"));

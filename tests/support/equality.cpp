@@ -61,7 +61,7 @@ void expect_gradients_of(const shard::ShardedModule& sharded, const torch::nn::M
     const at::Tensor& whole = parameters[shard.name].grad();
     ASSERT_EQ(shard.tensor.grad().defined(), whole.defined()) << shard.name;
     if (!whole.defined()) continue;
-    const at::Tensor expected = whole.flatten().narrow(0, shard.begin, shard.end - shard.begin);
+    const at::Tensor expected = part_of(shard, whole);
     EXPECT_TRUE(at::allclose(shard.tensor.grad(), expected, 1e-10, 1e-12)) << shard.name;
   }
 }

@@ -11,7 +11,8 @@ namespace fullshard::layout {
 /// The smallest piece of a parameter that is never divided between two ranks.
 enum class Atom {
   kElement,    ///< anywhere
-  kRow,        ///< whole rows of the first dimension, `rows_per_atom` of them together
+  kRow,        ///< whole rows of the first dimension, `group` of them together
+  kColumn,     ///< whole columns of the second dimension, `group` of them together
   kParameter,  ///< the whole parameter stays on one rank
 };
 
@@ -22,8 +23,7 @@ struct ParameterSpec {
   base::DType dtype = base::DType::kFloat32;
   Atom atom = Atom::kElement;
   bool trainable = true;
-  std::int64_t rows_per_atom =
-      1;  ///< for kRow: rows of one head, one expert, one group; at least 1
+  std::int64_t group = 1;  ///< for kRow and kColumn: rows of one head, one expert; at least 1
 
   bool operator==(const ParameterSpec&) const = default;
 };

@@ -10,8 +10,11 @@
 
 namespace fullshard::layout {
 
-/// One run of elements that moves from a rank of one layout to a rank of another. Units are indices
-/// into the two sets of layouts; offsets count elements from the start of that rank's slice.
+/// A run of elements that moves from a rank of one layout to a rank of another. Units are indices
+/// into the two sets of layouts; offsets count elements from the start of that rank's slice. The
+/// run is contiguous in the target, and in the source too unless one side is cut into columns and
+/// the other is not: then it is a row of a matrix on the one side and every n-th element on the
+/// other.
 struct Copy {
   std::string parameter;
   std::size_t from_unit = 0;
@@ -20,7 +23,8 @@ struct Copy {
   std::size_t to_unit = 0;
   int to_rank = 0;
   std::int64_t to_offset = 0;
-  std::int64_t count = 0;  ///< elements, at least 1
+  std::int64_t count = 0;        ///< elements, at least 1
+  std::int64_t from_stride = 1;  ///< elements from one to the next in the source
 
   bool operator==(const Copy&) const = default;
 };

@@ -27,13 +27,22 @@ struct LayoutOptions {
   bool operator==(const LayoutOptions&) const = default;
 };
 
-/// A parameter with its place in the flat buffer of its unit.
+/// The dimension that a parameter is cut along, which is the outermost one in the flat buffer: 1
+/// for kColumn, else 0. A parameter of fewer than two dimensions is cut along its only one.
+std::size_t cut_dimension(const ParameterSpec& spec);
+
+/// A parameter with its place in the flat buffer of its unit. Its elements lie there in storage
+/// order: row-major, with the dimension that it is cut along outermost, so that a matrix cut into
+/// columns lies column by column and a rank's columns are contiguous.
 struct PlacedParameter {
   ParameterSpec spec;
   std::int64_t offset = 0;  ///< first element in the flat buffer
   std::int64_t numel = 0;
 
   Range flat() const { return {offset, offset + numel}; }
+
+  /// Elements from one index to the next in each dimension of spec.shape, in the flat buffer.
+  std::vector<std::int64_t> strides() const;
 };
 
 /// One unit flattened into one buffer and cut into one contiguous slice a rank.
@@ -80,10 +89,10 @@ class UnitLayout {
   /// Elements of the largest slice: what a collective that wants equal parts pads to.
   std::int64_t max_slice_size() const;
 
-  /// The elements of one parameter that a rank owns, counted from the parameter's own start; {0, 0}
-  /// when it owns none.
+  /// The elements of one parameter that a rank owns, in storage order from the parameter's own
+  /// start; {0, 0} when it owns none.
   Range shard(std::size_t parameter, int rank) const;
-  /// The rank that owns one element of a parameter.
+  /// The rank that owns one element of a parameter, counted in storage order.
   int owner(std::size_t parameter, std::int64_t element) const;
 
  private:

@@ -25,8 +25,8 @@ struct ParameterRule {
   std::string pattern;                       ///< `*` any run of characters, `?` any one
   std::optional<ShardingStrategy> strategy;  ///< absent: the model's
   std::optional<layout::Atom> atom;          ///< where it may be cut; absent: at any element
-  std::int64_t rows_per_atom = 1;            ///< with Atom::kRow: rows of one head, one expert
-  bool ignore = false;  ///< left alone: not sharded, not paged, its gradient not averaged
+  std::int64_t group = 1;  ///< with kRow and kColumn: rows or columns of one head, one expert
+  bool ignore = false;     ///< left alone: not sharded, not paged, its gradient not averaged
 };
 
 /// How a model is sharded. The defaults suit a model that nobody has tuned.

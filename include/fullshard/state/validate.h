@@ -13,9 +13,9 @@ std::int64_t global_numel(const ShardedTensor& tensor);
 /// Elements this rank holds.
 std::int64_t local_numel(const ShardedTensor& tensor);
 
-/// Throws kInvalidArgument, naming the tensor, unless it has a name, its range lies inside the
-/// whole, its tensor is defined, one-dimensional and as long as the range, and a replicated one
-/// holds all. Local: looks at this rank's part only.
+/// Throws kInvalidArgument, naming the tensor, unless it has a name, its dimension and its range
+/// lie inside the whole, its tensor is defined, one-dimensional and as long as the range, and a
+/// replicated one holds all. Local: looks at this rank's part only.
 void validate(const ShardedTensor& tensor);
 
 /// validate() for each, and no name twice.
