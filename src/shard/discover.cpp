@@ -37,6 +37,17 @@ void check_shardable(const std::string& name, const at::Tensor& tensor) {
   }
 }
 
+void check_convertible(const FoundParameter& parameter) {
+  if (parameter.dtype() == parameter.tensor.scalar_type()) return;
+  if (parameter.tensor.is_floating_point() && c10::isFloatingType(parameter.dtype())) return;
+  throw base::Error(
+      base::ErrorCode::kInvalidArgument,
+      fmt::format("the rule for '{}' would convert parameter '{}' from {} to {}; only "
+                  "floating-point parameters can be converted, and only to floating point",
+                  parameter.rule->pattern, parameter.names.front(),
+                  c10::toString(parameter.tensor.scalar_type()), c10::toString(parameter.dtype())));
+}
+
 class Discovery {
  public:
   Discovery(const ModelNode& root, const FullyShardOptions& options) : options_(options) {
@@ -44,6 +55,7 @@ class Discovery {
     pick(root);
     visit(root, kRootUnit);
     check_rules();
+    for (FoundUnit& unit : units_) apply_rules(unit);
   }
 
   std::vector<FoundUnit> take() && {
@@ -87,34 +99,43 @@ class Discovery {
 
   void add(const NamedTensor& parameter, std::size_t unit) {
     if (!parameter.tensor.defined()) return;
-    const ParameterRule* rule = rule_for(parameter.name);
-    if (rule != nullptr && rule->ignore) return;
+    names_.push_back(parameter.name);
     const auto [place, is_new] = places_.try_emplace(parameter.tensor.unsafeGetTensorImpl(), unit,
                                                      units_[unit].parameters.size());
     if (is_new) {
-      check_shardable(parameter.name, parameter.tensor);
-      units_[unit].parameters.push_back({parameter.tensor, {parameter.name}, rule});
+      units_[unit].parameters.push_back({parameter.tensor, {parameter.name}});
     } else {
       const auto [owner, index] = place->second;
       units_[owner].parameters[index].names.push_back(parameter.name);
     }
   }
 
-  const ParameterRule* rule_for(const std::string& name) {
-    names_.push_back(name);
-    for (const ParameterRule& rule : options_.rules) {
-      if (!base::matches_glob(rule.pattern, name)) continue;
-      return &rule;
+  static bool matches(const ParameterRule& rule, const std::vector<std::string>& names) {
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return base::matches_glob(rule.pattern, name);
+    });
+  }
+
+  // After the whole visit, when all names of a tied parameter are known.
+  void apply_rules(FoundUnit& unit) const {
+    for (FoundParameter& parameter : unit.parameters) {
+      const auto rule =
+          std::find_if(options_.rules.begin(), options_.rules.end(),
+                       [&](const ParameterRule& one) { return matches(one, parameter.names); });
+      if (rule != options_.rules.end()) parameter.rule = &*rule;
     }
-    return nullptr;
+    std::erase_if(unit.parameters, [](const FoundParameter& parameter) {
+      return parameter.rule != nullptr && parameter.rule->ignore;
+    });
+    for (const FoundParameter& parameter : unit.parameters) {
+      check_shardable(parameter.names.front(), parameter.tensor);
+      check_convertible(parameter);
+    }
   }
 
   void check_rules() const {
     for (const ParameterRule& rule : options_.rules) {
-      const bool matches = std::any_of(names_.begin(), names_.end(), [&](const std::string& name) {
-        return base::matches_glob(rule.pattern, name);
-      });
-      if (matches) continue;
+      if (matches(rule, names_)) continue;
       throw base::Error(
           base::ErrorCode::kInvalidArgument,
           fmt::format("the rule for '{}' matches no parameter; the nearest name is '{}'",
@@ -133,7 +154,7 @@ class Discovery {
 
   Kind kind_of(const FoundParameter& parameter) const {
     const ParameterRule* rule = parameter.rule;
-    return {.dtype = parameter.tensor.scalar_type(),
+    return {.dtype = parameter.dtype(),
             .strategy =
                 rule != nullptr && rule->strategy ? *rule->strategy : options_.sharding_strategy,
             .frozen = !parameter.tensor.requires_grad()};

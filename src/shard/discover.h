@@ -12,8 +12,8 @@ namespace fullshard::shard {
 /// dtypes or strategies, or with frozen and trainable parameters, are divided. Units without
 /// parameters are left out; the root comes first. Rules are referred to, not copied. Throws
 /// base::Error: kMisuse naming a parameter that is sharded already; kInvalidArgument naming one
-/// that cannot be (sparse, not on the CPU), a picked module that is none, or a rule's pattern that
-/// matches nothing.
+/// that cannot be (sparse, not on the CPU, converted by a rule but not of floating point), a picked
+/// module that is none, or a rule's pattern that matches nothing.
 std::vector<FoundUnit> discover_units(const ModelNode& root, const FullyShardOptions& options);
 
 }  // namespace fullshard::shard

@@ -19,6 +19,11 @@ struct FoundParameter {
   at::Tensor tensor;               ///< the module's own tensor object; it stays the same object
   std::vector<std::string> names;  ///< dotted names; more than one when tied
   const ParameterRule* rule = nullptr;  ///< the option that holds for it, if any
+
+  /// What it is stored in when sharded.
+  at::ScalarType dtype() const {
+    return rule != nullptr && rule->dtype ? *rule->dtype : tensor.scalar_type();
+  }
 };
 
 /// Parameters that are flattened into one buffer: those of one picked unit that have the same dtype
@@ -47,7 +52,7 @@ struct FlatUnit {
   /// Every rank holds all of it, in memory of its own.
   bool replicated() const { return strategy == ShardingStrategy::NO_SHARD; }
 
-  at::ScalarType dtype() const { return parameters.front().tensor.scalar_type(); }
+  at::ScalarType dtype() const { return parameters.front().dtype(); }
   std::int64_t element_bytes() const { return layout.element_bytes(); }
 
   std::byte* at(std::int64_t element) const { return full + element * element_bytes(); }

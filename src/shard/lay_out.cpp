@@ -10,7 +10,7 @@ namespace {
 layout::ParameterSpec spec_of(const FoundParameter& found, const FullyShardOptions& options) {
   layout::ParameterSpec spec{.name = found.names.front(),
                              .shape = found.tensor.sizes().vec(),
-                             .dtype = to_dtype(found.tensor.scalar_type(), found.names.front()),
+                             .dtype = to_dtype(found.dtype(), found.names.front()),
                              .trainable = found.tensor.requires_grad()};
   if (found.rule != nullptr && found.rule->atom) {
     spec.atom = *found.rule->atom;

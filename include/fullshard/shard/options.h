@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,13 +22,18 @@ enum class ShardingStrategy {
   SHARD_OPTIMIZER_ONLY,  ///< parameters stay gathered for good; one gather after each update
 };
 
-/// What holds for the parameters whose dotted names match a pattern.
+/// What holds for the parameters whose dotted names match a pattern; a tied parameter has several
+/// names and matches by any of them.
 struct ParameterRule {
   std::string pattern;                       ///< `*` any run of characters, `?` any one
   std::optional<ShardingStrategy> strategy;  ///< absent: the model's
   std::optional<layout::Atom> atom;          ///< where it may be cut; absent: at any element
   std::int64_t group = 1;  ///< with kRow and kColumn: rows or columns of one head, one expert
-  bool ignore = false;     ///< left alone: not sharded, not paged, its gradient not averaged
+  /// What it is stored, gathered and reduced in: it is converted when it is sharded, and operators
+  /// see it so. Floating-point parameters only. Absent: as it is. Parameters of different dtypes
+  /// are gathered apart.
+  std::optional<at::ScalarType> dtype;
+  bool ignore = false;  ///< left alone: not sharded, not paged, its gradient not averaged
 };
 
 /// How a model is sharded. The defaults suit a model that nobody has tuned.
@@ -38,8 +45,9 @@ struct FullyShardOptions {
   /// Less sharding means more memory and fewer gathers. Default: everything sharded.
   ShardingStrategy sharding_strategy = ShardingStrategy::FULL_SHARD;
 
-  /// Exceptions by parameter; the first rule that matches counts. A pattern that matches no
-  /// parameter is an error. Parameters of one unit with different strategies are gathered apart.
+  /// Exceptions by parameter; the first rule that matches one of its names counts. A pattern that
+  /// matches no parameter is an error. Parameters of one unit with different strategies are
+  /// gathered apart.
   std::vector<ParameterRule> rules = {};
 
   /// Start from rank 0's parameters and buffers on every rank. Off, each rank gives its own shard
