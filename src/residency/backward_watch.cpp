@@ -13,12 +13,11 @@ BackwardWatch::BackwardWatch(std::function<void()> on_end, std::function<void()>
 bool BackwardWatch::note() {
   const int task = torch::autograd::get_current_graph_task_id();
   if (task == -1) return false;
-  if (task == task_ || (task_ != -1 && !alive_.expired())) return true;
+  const bool is_alive = token_.use_count() > 1;  // the engine's copy goes with the pass
+  if (task == task_ || (task_ != -1 && is_alive)) return true;
   if (task_ != -1) on_abandoned_();
   task_ = task;
-  const auto alive = std::make_shared<char>();
-  alive_ = alive;
-  torch::autograd::Engine::get_default_engine().queue_callback([this, alive] {
+  torch::autograd::Engine::get_default_engine().queue_callback([this, token = token_] {
     task_ = -1;
     on_end_();
   });

@@ -48,14 +48,14 @@ UnitPager::~UnitPager() {
 }
 
 void UnitPager::use_together(std::span<PagedStorage* const> operands) {
-  std::vector<int> units;
+  operands_.clear();
   for (const PagedStorage* storage : operands) {
-    if (storage->pager() != this || contains(units, storage->index())) continue;
-    units.push_back(storage->index());
+    if (storage->pager() != this || contains(operands_, storage->index())) continue;
+    operands_.push_back(storage->index());
   }
-  if (units == together_) return;
+  if (operands_ == together_) return;
   let_go();
-  together_ = std::move(units);
+  std::swap(together_, operands_);
 }
 
 // Not inside the replacement: autograd runs that without gradients, like a pass of inference.
@@ -68,7 +68,13 @@ bool UnitPager::replace(PagedStorage& storage, std::string_view op, std::size_t 
 
 void UnitPager::let_go() {
   together_.clear();
-  for (const int unit : std::exchange(late_, {})) evict_now(unit);
+  evict_late();
+}
+
+// Evicting one does not touch the list; that the list keeps its memory spares a step allocations.
+void UnitPager::evict_late() {
+  for (const int unit : late_) evict_now(unit);
+  late_.clear();
 }
 
 void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view op) {
@@ -134,7 +140,7 @@ void UnitPager::close_inference() {
 // Evicts at once, even what is used together: an operator that begins a pass without gradients ends
 // the step before any of its own units is brought in.
 void UnitPager::end_step() {
-  for (const int unit : std::exchange(late_, {})) evict_now(unit);
+  evict_late();
   if (inference_unit_ != -1) evict_now(std::exchange(inference_unit_, -1));
   step_open_ = false;
   for (const int unit : follower_.end_step()) evict_now(unit);

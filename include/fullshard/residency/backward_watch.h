@@ -21,8 +21,8 @@ class BackwardWatch {
  private:
   std::function<void()> on_end_;
   std::function<void()> on_abandoned_;
-  int task_ = -1;              // the autograd engine's id of the pass noted last, -1 outside
-  std::weak_ptr<void> alive_;  // owned by that pass inside the engine
+  int task_ = -1;  // the autograd engine's id of the pass noted last, -1 outside
+  std::shared_ptr<char> token_ = std::make_shared<char>();  // that pass has a copy in the engine
 };
 
 }  // namespace fullshard::residency

@@ -112,6 +112,7 @@ class UnitPager final : public Pager {
   void evict(int unit);
   void evict_now(int unit);
   void let_go();
+  void evict_late();
   void map(const PagedUnit& unit, std::byte* memory);
 
   std::vector<PagedUnit> units_;
@@ -119,6 +120,7 @@ class UnitPager final : public Pager {
   schedule::Follower follower_;
   std::function<bool()> in_backward_;
   std::vector<int> together_;              // units of the last operator that used several
+  std::vector<int> operands_;              // scratch of use_together, for its capacity
   std::vector<int> late_;                  // those of them to be evicted when let go
   int inference_unit_ = -1;                // resident because of a pass without gradients
   bool step_open_ = false;                 // the follower has seen touches since end_step

@@ -1,0 +1,169 @@
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "fullshard/residency/paged_storage.h"
+#include "support/training.h"
+
+// What the engine allocates in a step. ATen and autograd allocate too, on the same thread, so the
+// counts are compared with those of the same model over paged storages that are always in place:
+// the same operators through the same dispatcher fallback, and nothing else.
+
+namespace {
+thread_local long allocations = 0;
+
+void* allocate(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+}  // namespace
+
+void* operator new(std::size_t bytes) { return allocate(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace fullshard::shard {
+namespace {
+
+constexpr std::int64_t kDim = 8;
+constexpr int kBlocks = 6;
+
+// Blocks in a row, then an operator that uses parameters of two units at once.
+struct Net : torch::nn::Module {
+  Net() {
+    for (int i = 0; i < kBlocks; ++i) blocks->push_back(torch::nn::Linear(kDim, kDim));
+    register_module("blocks", blocks);
+  }
+  torch::nn::LinearImpl& block(std::size_t i) { return *blocks[i]->as<torch::nn::Linear>(); }
+
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor h = x;
+    for (std::size_t i = 0; i < blocks->size(); ++i) h = h + torch::tanh(block(i).forward(h));
+    return at::linear(h, block(0).weight, block(kBlocks - 1).bias);
+  }
+
+  torch::nn::ModuleList blocks;
+};
+
+std::shared_ptr<Net> frozen_net() {
+  const auto net = std::make_shared<Net>();
+  for (at::Tensor& parameter : net->parameters()) parameter.set_requires_grad(false);
+  return net;
+}
+
+long allocations_of(const std::function<void()>& body) {
+  const long before = allocations;
+  body();
+  return allocations - before;
+}
+
+// Forward, and backward into the input, which reads every parameter again.
+void step(Net& net, at::Tensor& x) {
+  net.forward(x).sum().backward();
+  x.mutable_grad().reset();
+}
+
+// Does what a pager cannot help doing: it has autograd call it at the end of a backward pass.
+class AlwaysThere final : public residency::Pager {
+ public:
+  void use_together(std::span<residency::PagedStorage* const>) override {}
+  void on_access(residency::PagedStorage&, residency::Access, std::string_view) override {
+    const int task = torch::autograd::get_current_graph_task_id();
+    if (task == -1 || task == task_) return;
+    task_ = task;
+    torch::autograd::Engine::get_default_engine().queue_callback([token = token_] {});
+  }
+
+ private:
+  int task_ = -1;
+  std::shared_ptr<char> token_ = std::make_shared<char>();
+};
+
+long allocations_without_engine() {
+  const auto net = frozen_net();
+  AlwaysThere pager;
+  std::vector<at::Tensor> values;
+  std::vector<c10::intrusive_ptr<residency::PagedStorage>> storages;
+  {
+    const at::NoGradGuard no_grad;
+    const residency::BypassScope bypass;
+    int unit = 0;
+    for (at::Tensor& parameter : net->parameters()) {
+      values.push_back(parameter.detach().clone());
+      storages.push_back(c10::make_intrusive<residency::PagedStorage>(
+          "parameter", values.back().nbytes(), unit++ / 2));
+      storages.back()->attach(&pager);
+      storages.back()->map(values.back().mutable_data_ptr());
+      parameter.set_data(residency::make_paged_tensor(storages.back(), at::kFloat,
+                                                      parameter.sizes(), parameter.strides()));
+    }
+  }
+  at::Tensor x = at::ones({2, kDim}).requires_grad_();
+  for (int warm_up = 0; warm_up < 2; ++warm_up) step(*net, x);
+  const long count = allocations_of([&] { step(*net, x); });
+  for (const auto& storage : storages) storage->orphan();
+  return count;
+}
+
+void expect_no_allocations(int ranks, const FullyShardOptions& sharding) {
+  const long expected = allocations_without_engine();
+  ASSERT_GT(expected, 0);  // the counter counts
+  comm::run_as_threads(ranks, [&](comm::World& world) {
+    const auto net = frozen_net();
+    const auto sharded = fully_shard(net, world.mesh(), sharding);
+    at::Tensor x = at::ones({2, kDim}).requires_grad_();
+    for (int number = 1; number <= 10; ++number) {
+      const std::int64_t gathers = sharded.counters().all_gathers;
+      const long count = allocations_of([&] { step(*net, x); });
+      EXPECT_GT(sharded.counters().all_gathers, gathers);
+      if (number > 2) EXPECT_EQ(count, expected) << "in step " << number;
+    }
+  });
+}
+
+const WrapPolicy kUnits = wrap_modules<torch::nn::LinearImpl>();
+constexpr std::int64_t kUnitBytes = (kDim * kDim + 2 * kDim) * 4;
+
+TEST(Allocation, AStepThatFollowsItsScheduleMakesNone) {
+  for (const int ranks : {1, 2, 3}) {
+    expect_no_allocations(ranks, {.auto_wrap_policy = kUnits});
+    expect_no_allocations(ranks, {.auto_wrap_policy = kUnits,
+                                  .max_unsharded_bytes = 3 * kUnitBytes,
+                                  .forward_prefetch = 1,
+                                  .backward_prefetch = 2,
+                                  .gather_bucket_bytes = 2 * kUnitBytes});
+    expect_no_allocations(ranks, {.auto_wrap_policy = kUnits, .limit_all_gathers = false});
+    expect_no_allocations(ranks, {.auto_wrap_policy = kUnits,
+                                  .sharding_strategy = ShardingStrategy::SHARD_GRAD_OP,
+                                  .keep_gathered = {"blocks.1"}});
+  }
+}
+
+// With gradients and an update the reducer and the optimizer take part; then what counts is that
+// a step costs the same however many came before it.
+TEST(Allocation, TrainingStepsCostTheSameFromTheThirdOn) {
+  comm::World world = comm::single_rank();
+  const auto net = std::make_shared<Net>();
+  const auto sharded = fully_shard(net, world.mesh(), {.auto_wrap_policy = kUnits});
+  torch::optim::SGD optimizer(sharded.parameters(), torch::optim::SGDOptions(0.01));
+  const at::Tensor x = at::ones({2, kDim});
+  std::vector<long> counts;
+  for (int number = 1; number <= 10; ++number) {
+    counts.push_back(allocations_of([&] {
+      net->forward(x).sum().backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    }));
+  }
+  for (std::size_t i = 3; i < counts.size(); ++i) EXPECT_EQ(counts[i], counts[2]) << "step " << i;
+  EXPECT_LT(counts[2], counts[0]);
+}
+
+}  // namespace
+}  // namespace fullshard::shard
