@@ -51,7 +51,7 @@ TEST_P(Columns, ARankOwnsWholeColumnsAndTheirGradients) {
     const auto rows = testing::rows_of_rank(batch, world.rank(), world.size());
     model->loss(rows.x, rows.y).backward();
     for (const state::ShardedTensor& shard : sharded.named_parameters()) {
-      const at::Tensor& whole = plain->named_parameters()[shard.name];
+      const at::Tensor whole = plain->named_parameters()[shard.name];
       EXPECT_TRUE(shard.tensor.equal(part_of(shard, whole.detach()))) << shard.name;
       EXPECT_TRUE(at::allclose(shard.tensor.grad(), part_of(shard, whole.grad()), 1e-10, 1e-12));
       if (shard.name != "layers.1.weight") continue;

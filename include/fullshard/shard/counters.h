@@ -30,7 +30,7 @@ struct Counters {
   std::int64_t unreduced_gradient_bytes = 0;       ///< full-size gradients held now
   std::int64_t peak_unreduced_gradient_bytes = 0;  ///< since the start or the last reset_peak
   std::int64_t copied_gradient_bytes = 0;  ///< that autograd did not make where others can read
-  std::int64_t staging_bytes = 0;   ///< private full copies made by unsharded scopes, now
+  std::int64_t staging_bytes = 0;          ///< private full copies made by unsharded scopes, now
   double exposed_comm_seconds = 0;  ///< time this rank waited for others or reduced gradients
   std::vector<UnitCounters> units;
 };
