@@ -10,6 +10,8 @@
 
 namespace fullshard::data {
 
+void TokenSource::mask(std::int64_t, std::span<std::int64_t>) const {}
+
 void ByteTokens::read(std::int64_t begin, std::span<std::int64_t> out) const {
   FULLSHARD_CHECK_LE(begin + static_cast<std::int64_t>(out.size()), size());
   const auto bytes = part_.substr(static_cast<std::size_t>(begin), out.size());

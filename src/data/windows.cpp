@@ -38,8 +38,18 @@ Batch read_windows(const TokenSource& source, std::int64_t seq_len,
     source.read(window * seq_len, {out, width});
     out += width;
   }
-  return {all.narrow(1, 0, seq_len).contiguous(), all.narrow(1, 1, seq_len).contiguous()};
+  // The narrowed part of a single row is contiguous already; masking needs memory of its own.
+  Batch batch{all.narrow(1, 0, seq_len).contiguous(),
+              all.narrow(1, 1, seq_len).clone(at::MemoryFormat::Contiguous)};
+  std::int64_t* targets = batch.targets.mutable_data_ptr<std::int64_t>();
+  for (const std::int64_t window : windows) {
+    source.mask(window * seq_len + 1, {targets, width - 1});
+    targets += width - 1;
+  }
+  return batch;
 }
+
+std::int64_t Batch::learnt() const { return targets.ne(kIgnoredTarget).sum().item<std::int64_t>(); }
 
 Windows::Windows(std::shared_ptr<const TokenSource> source, std::int64_t seq_len,
                  std::uint64_t seed)

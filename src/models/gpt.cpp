@@ -134,9 +134,19 @@ at::Tensor GptImpl::forward(const at::Tensor& tokens) {
   return head ? head->forward(x) : at::linear(x, token_embedding->weight);
 }
 
-at::Tensor GptImpl::loss(const at::Tensor& tokens, const at::Tensor& targets) {
+at::Tensor GptImpl::cross_entropy(const at::Tensor& tokens, const at::Tensor& targets,
+                                  at::Reduction::Reduction reduction) {
   const at::Tensor logits = forward(tokens);
-  return at::cross_entropy_loss(logits.view({-1, options_.vocab_size}), targets.reshape({-1}));
+  return at::cross_entropy_loss(logits.view({-1, options_.vocab_size}), targets.reshape({-1}),
+                                /*weight=*/{}, reduction);
+}
+
+at::Tensor GptImpl::loss(const at::Tensor& tokens, const at::Tensor& targets) {
+  return cross_entropy(tokens, targets, at::Reduction::Mean);
+}
+
+at::Tensor GptImpl::loss_sum(const at::Tensor& tokens, const at::Tensor& targets) {
+  return cross_entropy(tokens, targets, at::Reduction::Sum);
 }
 
 std::int64_t parameter_count(const GptOptions& options) {

@@ -11,13 +11,13 @@ namespace {
 using Row = std::array<double, 5>;
 
 Row pack(const RankNote& note) {
-  return {note.loss_sum, static_cast<double>(note.samples), static_cast<double>(note.stop_signal),
+  return {note.loss_sum, static_cast<double>(note.targets), static_cast<double>(note.stop_signal),
           static_cast<double>(note.peak_rss_bytes), static_cast<double>(note.peak_unsharded_bytes)};
 }
 
 void merge(RankNote& all, const Row& row) {
   all.loss_sum += row[0];
-  all.samples += static_cast<std::int64_t>(row[1]);
+  all.targets += static_cast<std::int64_t>(row[1]);
   all.stop_signal = std::max(all.stop_signal, static_cast<int>(row[2]));
   all.peak_rss_bytes = std::max(all.peak_rss_bytes, static_cast<std::int64_t>(row[3]));
   all.peak_unsharded_bytes = std::max(all.peak_unsharded_bytes, static_cast<std::int64_t>(row[4]));
@@ -37,6 +37,14 @@ RankNote exchange(comm::Group& group, const RankNote& mine, std::int64_t step) {
   RankNote all;
   for (const Row& other : rows) merge(all, other);
   return all;
+}
+
+std::int64_t sum_over_ranks(comm::Group& group, std::int64_t count, std::int64_t step) {
+  group
+      .all_reduce({&count, 1, base::DType::kInt64}, comm::ReduceOp::kSum,
+                  {"targets of the step", step})
+      .wait();
+  return count;
 }
 
 int agree_on_stop(comm::Group& group, int signal) {

@@ -15,11 +15,9 @@
 namespace fullshard::trainer {
 namespace {
 
-std::int64_t rows(const data::Batch& batch) { return batch.tokens.size(0); }
-
-std::int64_t samples(const data::StepData& data) {
+std::int64_t learnt_targets(const data::StepData& data) {
   std::int64_t count = 0;
-  for (const data::Batch& batch : data.micro_batches) count += rows(batch);
+  for (const data::Batch& batch : data.micro_batches) count += batch.learnt();
   return count;
 }
 
@@ -48,15 +46,24 @@ TrainStep::TrainStep(const config::TrainConfig& config, comm::World& world, mode
   schedule_.validate();
 }
 
-double TrainStep::forward_backward(const data::StepData& data) {
-  // The engine averages over ranks; this makes every sample of the global batch count alike.
-  const double unit = world_.size() / static_cast<double>(config_.training.global_batch_size);
+std::int64_t TrainStep::count_targets(const data::StepData& data, std::int64_t step) {
+  const std::int64_t count = sum_over_ranks(world_.group(), learnt_targets(data), step);
+  if (count > 0) return count;
+  throw base::Error(base::ErrorCode::kInvalidArgument,
+                    fmt::format("step {}: no target of the whole global batch of {} sequences is "
+                                "to be learnt; each step needs at least one that is not masked",
+                                step, config_.training.global_batch_size));
+}
+
+double TrainStep::forward_backward(const data::StepData& data, std::int64_t targets) {
+  // The engine averages over ranks; this makes every target of the global batch count alike,
+  // whichever rank and micro-batch it is in.
+  const double weight = world_.size() / static_cast<double>(targets);
   double loss_sum = 0;
   for (const data::Batch& batch : data.micro_batches) {
-    const auto count = static_cast<double>(rows(batch));
-    const at::Tensor loss = model_->loss(batch.tokens, batch.targets);
-    (loss * (unit * count)).backward();
-    loss_sum += loss.item<double>() * count;
+    const at::Tensor loss = model_->loss_sum(batch.tokens, batch.targets);
+    (loss * weight).backward();
+    loss_sum += loss.item<double>();
   }
   return loss_sum;
 }
@@ -85,17 +92,19 @@ StepOutcome TrainStep::run(std::int64_t step, int stop_signal) {
   meter.end_phase(report.data_seconds);
 
   optimizer_.zero_grad();
-  const double loss_sum = forward_backward(data);
+  const std::int64_t targets = count_targets(data, step);
+  meter.end_phase(report.exposed_comm_seconds);
+
+  const double loss_sum = forward_backward(data, targets);
   meter.end_phase(report.compute_seconds);
 
   const RankNote all = exchange(world_.group(),
                                 {.loss_sum = loss_sum,
-                                 .samples = samples(data),
                                  .stop_signal = stop_signal,
                                  .peak_rss_bytes = peak_resident_bytes(),
                                  .peak_unsharded_bytes = meter.peak_unsharded_bytes()},
                                 step);
-  report.loss = all.loss_sum / static_cast<double>(all.samples);
+  report.loss = all.loss_sum / static_cast<double>(targets);
   report.peak_rss_bytes = all.peak_rss_bytes;
   report.peak_unsharded_bytes = all.peak_unsharded_bytes;
   meter.end_phase(report.exposed_comm_seconds);

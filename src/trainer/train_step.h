@@ -21,7 +21,8 @@ struct StepOutcome {
 };
 
 /// Takes optimizer steps one after another: batch, forward and backward of its micro-batches, the
-/// global loss and norm, clipping, update.
+/// global loss and norm, clipping, update. Loss and gradient are means over the targets of the
+/// whole global batch that are to be learnt, however many of them a rank has.
 class TrainStep {
  public:
   /// `config`, `world` and `sharded` must outlive it. Collective.
@@ -29,14 +30,16 @@ class TrainStep {
             const shard::ShardedModule& sharded, std::shared_ptr<const data::TokenSource> text);
 
   /// Step `step`, counted from 1; `stop_signal` is what this rank was told. Collective. Throws
-  /// kInvalidArgument on all ranks, before any parameter changes, when loss or norm is not finite.
+  /// kInvalidArgument on all ranks, before any parameter changes, when loss or norm is not finite
+  /// or no target is to be learnt.
   StepOutcome run(std::int64_t step, int stop_signal);
 
   /// Samples that make up one pass over the text.
   std::int64_t samples_per_epoch() const { return windows_->per_epoch(); }
 
  private:
-  double forward_backward(const data::StepData& data);
+  std::int64_t count_targets(const data::StepData& data, std::int64_t step);
+  double forward_backward(const data::StepData& data, std::int64_t targets);
   void update(StepReport& report);
   void require_finite(const StepReport& report) const;
 

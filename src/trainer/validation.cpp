@@ -14,14 +14,12 @@ ValidationOutcome validate(models::Gpt& model, const data::ValidationSet& set, c
     const int signal = agree_on_stop(group, stop_signal ? stop_signal() : 0);
     if (signal != 0) return {.stop_signal = signal};
     const data::Batch batch = set.batch(round);
-    const double loss = model->loss(batch.tokens, batch.targets).item<double>();
-    const std::int64_t rows = batch.tokens.size(0);
-    if (rows == 0) continue;  // ran for the others' sake; the mean of nothing is no number
-    mine.loss_sum += loss * static_cast<double>(rows);
-    mine.samples += rows;
+    // A rank that has run out of rows runs the model for the others' sake, and adds nothing.
+    mine.loss_sum += model->loss_sum(batch.tokens, batch.targets).item<double>();
+    mine.targets += batch.learnt();
   }
   const RankNote all = exchange(group, mine, -1);
-  return {.loss = all.loss_sum / static_cast<double>(all.samples)};
+  return {.loss = all.loss_sum / static_cast<double>(all.targets)};
 }
 
 }  // namespace fullshard::trainer

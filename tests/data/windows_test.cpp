@@ -74,6 +74,30 @@ TEST(Windows, TargetsAreTheTokensOnePositionLater) {
   EXPECT_EQ(batch.tokens.scalar_type(), torch::kLong);
 }
 
+// Multiples of three are not to be learnt.
+class WithoutThirds : public CountingTokens {
+ public:
+  using CountingTokens::CountingTokens;
+  void mask(std::int64_t begin, std::span<std::int64_t> targets) const override {
+    for (std::int64_t& target : targets) {
+      EXPECT_EQ(target, begin);
+      if (begin++ % 3 == 0) target = kIgnoredTarget;
+    }
+  }
+};
+
+TEST(Windows, ASourceMasksTargetsAndLeavesTokens) {
+  const Batch batch = read_windows(WithoutThirds(41), 4, std::vector<std::int64_t>{2, 0, 9});
+  EXPECT_TRUE(batch.tokens.equal(
+      torch::tensor({{8, 9, 10, 11}, {0, 1, 2, 3}, {36, 37, 38, 39}}, torch::kLong)));
+  EXPECT_TRUE(batch.targets.equal(
+      torch::tensor({{-100, 10, 11, -100}, {1, 2, -100, 4}, {37, 38, -100, 40}}, torch::kLong)));
+  EXPECT_EQ(batch.learnt(), 8);
+  const Batch one_row = read_windows(WithoutThirds(41), 4, std::vector<std::int64_t>{2});
+  EXPECT_TRUE(one_row.tokens.equal(batch.tokens.narrow(0, 0, 1)));
+  EXPECT_TRUE(one_row.targets.equal(batch.targets.narrow(0, 0, 1)));
+}
+
 TEST(Windows, EveryTokenButTheFirstIsATargetOnceAnEpoch) {
   const auto windows = counting(37, 4);
   ASSERT_EQ(windows->per_epoch(), 9);

@@ -126,6 +126,22 @@ TEST(Gpt, LossIsTheMeanOfNatsAToken) {
   EXPECT_NEAR(model->loss(tokens, targets).item<double>(), -chosen.mean().item<double>(), 1e-13);
 }
 
+TEST(Gpt, IgnoredTargetsCountForNothing) {
+  auto model = make(small());
+  const auto tokens = tokens_for(small(), 2, 4);
+  auto targets = (tokens + 3) % 11;
+  const at::NoGradGuard no_grad;
+  const auto chosen = model->forward(tokens).log_softmax(-1).gather(2, targets.unsqueeze(2));
+  for (const auto& [row, column] : {std::pair{0, 1}, {0, 2}, {1, 3}}) {
+    targets[row][column] = -100;
+    chosen[row][column] = 0;
+  }
+  const double sum = -chosen.sum().item<double>();
+  EXPECT_NEAR(model->loss_sum(tokens, targets).item<double>(), sum, 1e-13);
+  EXPECT_NEAR(model->loss(tokens, targets).item<double>(), sum / 5, 1e-13);
+  EXPECT_EQ(model->loss_sum(tokens, targets.fill_(-100)).item<double>(), 0);
+}
+
 TEST(Gpt, UntrainedLossIsNearTheUniformOne) {
   const GptOptions options{.vocab_size = 256, .seq_len = 16, .dim = 64, .n_layers = 2};
   auto model = make(options);

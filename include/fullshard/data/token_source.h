@@ -21,7 +21,14 @@ class TokenSource {
   /// Copies the out.size() tokens from `begin` on, which lie inside the source.
   /// May throw: the error reaches whoever asked for the batch.
   virtual void read(std::int64_t begin, std::span<std::int64_t> out) const = 0;
+
+  /// `targets` are the tokens from `begin` on, as a model is to predict them; replaces by
+  /// kIgnoredTarget those it is not to learn, such as a user's questions. Default: none.
+  virtual void mask(std::int64_t begin, std::span<std::int64_t> targets) const;
 };
+
+/// A target that counts for nothing, as torch's cross-entropy has it by default.
+inline constexpr std::int64_t kIgnoredTarget = -100;
 
 inline constexpr std::int64_t kByteVocabulary = 256;
 

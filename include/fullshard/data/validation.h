@@ -29,8 +29,8 @@ class ValidationSet {
   /// sharded forward match.
   std::int64_t rounds() const { return rounds_; }
 
-  /// Batch `round` of this rank. It may have no row (then its mean loss is not a number): a rank
-  /// that has run out still runs the model, and must give its result the weight 0.
+  /// Batch `round` of this rank. It may have no row (then its mean loss is not a number, but the
+  /// sum is 0): a rank that has run out still runs the model.
   Batch batch(std::int64_t round) const;
 
  private:

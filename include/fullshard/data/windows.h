@@ -14,7 +14,10 @@ namespace fullshard::data {
 /// What a model is trained on: targets are the tokens one position later.
 struct Batch {
   at::Tensor tokens;   ///< [batch, seq] int64
-  at::Tensor targets;  ///< [batch, seq] int64
+  at::Tensor targets;  ///< [batch, seq] int64; kIgnoredTarget where nothing is to be learnt
+
+  /// Targets that are to be learnt.
+  std::int64_t learnt() const;
 };
 
 /// Where a pass over the data stands.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Reduction.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -74,8 +75,13 @@ class GptImpl : public torch::nn::Module {
   /// Throws kInvalidArgument when seq is longer than options().seq_len.
   at::Tensor forward(const at::Tensor& tokens);
 
-  /// Mean cross-entropy of targets [batch, seq] in nats a token, a scalar.
+  /// Mean cross-entropy of targets [batch, seq] in nats a token, a scalar. Targets of -100 count
+  /// for nothing.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
+
+  /// The sum in place of the mean: what adds up over micro-batches and ranks with different numbers
+  /// of targets. 0 when none counts.
+  at::Tensor loss_sum(const at::Tensor& tokens, const at::Tensor& targets);
 
   const GptOptions& options() const { return options_; }
 
@@ -87,6 +93,8 @@ class GptImpl : public torch::nn::Module {
 
  private:
   void initialise();
+  at::Tensor cross_entropy(const at::Tensor& tokens, const at::Tensor& targets,
+                           at::Reduction::Reduction reduction);
   GptOptions options_;
 };
 TORCH_MODULE(Gpt);
