@@ -21,7 +21,7 @@ class Machine:
         self.calls.write_text("")
         self.bin.mkdir()
         (self.root / "setup").mkdir(parents=True)
-        for name in ("install", "build"):
+        for name in ("install", "build", "test_python"):
             shutil.copy(ROOT / "setup" / name, self.root / "setup" / name)
         self.write("setup/packages.txt", "# tools\nninja  # builds\nlibfmt-dev\n")
         self.write("setup/wheels.txt", "torch==1.0\n")
@@ -138,6 +138,53 @@ def test_a_machine_without_dpkg_is_told_what_to_do(machine):
     )  # fmt: skip
     assert result.returncode == 1
     assert "Debian 12" in result.stderr and "setup/packages.txt" in result.stderr
+
+
+@pytest.fixture
+def with_venv(machine):
+    """A machine on which an environment's pip writes down how it was called."""
+    machine.write("setup/test-python.txt", "torch==1.0\n")
+    pip = machine.bin / "environments-python"
+    machine.command("environments-python", f'echo "pip $*" >> "{machine.calls}"')
+    machine.command("python", f'echo "python $*" >> "{machine.calls}"\n'
+                              f'mkdir -p "$3/bin" && cp "{pip}" "$3/bin/python"')  # fmt: skip
+    return machine
+
+
+def make_environment(machine):
+    return machine.run(str(machine.root / "setup" / "test_python"))
+
+
+def test_the_tests_environment_is_made_once(with_venv):
+    assert make_environment(with_venv).returncode == 0
+    venv, pip = with_venv.called()
+    place = with_venv.root / ".deps" / "test-python"
+    assert venv == f"python -m venv {place}"
+    assert pip.endswith(f"--requirement {with_venv.root}/setup/test-python.txt")
+    assert make_environment(with_venv).returncode == 0
+    assert with_venv.called() == []
+    with_venv.write("setup/test-python.txt", "torch==2.0\n")
+    assert make_environment(with_venv).returncode == 0
+    assert len(with_venv.called()) == 2
+
+
+def test_a_failed_environment_is_made_again(with_venv):
+    with_venv.command("environments-python", "exit 1")
+    assert make_environment(with_venv).returncode != 0
+    with_venv.called()
+    with_venv.command("environments-python", "exit 0")
+    assert make_environment(with_venv).returncode == 0
+    assert len(with_venv.called()) == 1
+
+
+def test_the_environment_lies_behind_a_shared_link(with_venv):
+    shared = with_venv.root.parent / "shared"
+    shared.mkdir()
+    (with_venv.root / ".deps").symlink_to(shared)
+    assert make_environment(with_venv).returncode == 0
+    assert with_venv.called()[0] == f"python -m venv {shared / 'test-python'}"
+    assert make_environment(with_venv).returncode == 0
+    assert with_venv.called() == []
 
 
 @pytest.fixture
