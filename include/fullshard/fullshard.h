@@ -8,6 +8,7 @@
 #include "fullshard/optim/adamw.h"
 #include "fullshard/optim/warmup_cosine.h"
 #include "fullshard/shard/fully_shard.h"
+#include "fullshard/shard/sync_batch_norm.h"
 
 namespace fullshard {
 
@@ -25,6 +26,7 @@ using shard::root_only;
 using shard::ShardedModule;
 using shard::ShardingStrategy;
 using shard::size_based;
+using shard::SyncBatchNorm;
 using shard::UnshardedMode;
 using shard::wrap_modules;
 using shard::WrapPolicy;
