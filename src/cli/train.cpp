@@ -6,16 +6,19 @@
 #include <cstdlib>
 
 #include "cli/engine_library.h"
-#include "cli/placement.h"
+#include "cli/threads.h"
 #include "fullshard/base/error.h"
 #include "fullshard/base/machine.h"
 #include "fullshard/config/json.h"
 #include "fullshard/config/render.h"
 #include "fullshard/config/resolve.h"
 #include "fullshard/launcher/launch.h"
+#include "fullshard/rendezvous/launch_environment/flags.h"
 
 namespace fullshard::cli {
 namespace {
+
+using rendezvous::LaunchEnvironment;
 
 /// Carries the resolved configuration from the launcher to its ranks.
 constexpr const char* kConfigVariable = "FULLSHARD_CONFIG_JSON";
@@ -27,23 +30,24 @@ config::TrainConfig as_given(const TrainCommand& command) {
   return config;
 }
 
-void refuse_threads_under_launcher(const config::TrainConfig& config) {
+void refuse_threads_under_launcher(const config::TrainConfig& config,
+                                   const LaunchEnvironment& env) {
   if (config.comm.backend != config::Backend::kLocal) return;
   throw base::Error(base::ErrorCode::kConfiguration,
-                    "comm.backend is local, which makes threads of one process the ranks, but RANK "
-                    "is set, so a launcher has started processes as ranks; use shm, or start the "
-                    "job without the launcher");
+                    "comm.backend is local, which makes threads of one process the ranks, but a "
+                    "launcher has started processes as ranks (" +
+                        env.describe() + "); use shm, or start the job without the launcher");
 }
 
 /// Settles the configuration for where this process stands, and checks it.
-config::TrainConfig settle(config::TrainConfig config, const std::optional<Placement>& placement) {
-  if (placement) {
-    refuse_threads_under_launcher(config);
-    config.job.nproc_per_node = placement->local_size;
+config::TrainConfig settle(config::TrainConfig config, const LaunchEnvironment& env) {
+  if (env.launched) {
+    refuse_threads_under_launcher(config, env);
+    config.job.nproc_per_node = env.local_world_size;
   }
   if (config.job.threads_per_rank == 0) config.job.threads_per_rank = threads_from_environment();
   config = config::resolve(std::move(config), base::available_cores());
-  config::validate(config, placement ? placement->world_size : config.job.nproc_per_node);
+  config::validate(config, env.launched ? env.world_size : config.job.nproc_per_node);
   return config;
 }
 
@@ -64,18 +68,18 @@ int launch_ranks(const config::TrainConfig& config) {
 }  // namespace
 
 int train(const TrainCommand& command) {
-  const std::optional<Placement> placement = placement_from_environment();
   const char* handed_over = std::getenv(kConfigVariable);
-  if (placement && handed_over != nullptr) {
+  if (handed_over != nullptr && LaunchEnvironment::read().launched) {
     return run_engine(config::parse_json(handed_over, kConfigVariable));
   }
   const config::TrainConfig given = as_given(command);
-  const config::TrainConfig settled = settle(given, placement);
+  const auto env = LaunchEnvironment::read(rendezvous::flags_of(given.job));
+  const config::TrainConfig settled = settle(given, env);
   if (command.print_config) {
     std::fputs(config::to_toml(given).c_str(), stdout);
     return 0;
   }
-  const bool alone = placement || settled.job.nproc_per_node == 1 ||
+  const bool alone = env.launched || settled.job.nproc_per_node == 1 ||
                      settled.comm.backend == config::Backend::kLocal;
   return alone ? run_engine(settled) : launch_ranks(settled);
 }

@@ -40,6 +40,27 @@ namespace {
 
 using Rows = std::vector<Field>;
 
+void add_place(Rows& rows) {
+  rows.push_back(row(
+      "job.rank", [](auto& c) -> auto& { return c.job.rank; }, "",
+      "number of this process among the ranks of a job that something else starts; -1 = as its "
+      "launcher says",
+      at_least(-1)));
+  rows.push_back(row(
+      "job.world_size", [](auto& c) -> auto& { return c.job.world_size; }, "ranks",
+      "ranks of that job; 0 = as its launcher says", at_least(0)));
+  rows.push_back(row(
+      "job.local_rank", [](auto& c) -> auto& { return c.job.local_rank; }, "",
+      "number of this process among the ranks of this host; -1 = as its launcher says",
+      at_least(-1)));
+  rows.push_back(row(
+      "job.local_world_size", [](auto& c) -> auto& { return c.job.local_world_size; }, "ranks",
+      "ranks of that job on this host; 0 = as its launcher says", at_least(0)));
+  rows.push_back(row(
+      "job.master_addr", [](auto& c) -> auto& { return c.job.master_addr; }, "",
+      "host of rank 0, where ranks find each other; empty = as the launcher says"));
+}
+
 void add_job(Rows& rows) {
   rows.push_back(row(
       "job.nproc_per_node", [](auto& c) -> auto& { return c.job.nproc_per_node; }, "ranks",
@@ -47,12 +68,14 @@ void add_job(Rows& rows) {
       between(0, 1024)));
   rows.push_back(row(
       "job.master_port", [](auto& c) -> auto& { return c.job.master_port; }, "",
-      "port on which ranks find each other; 0 = any free one", between(0, 65535)));
+      "port on which ranks find each other; 0 = any free one, or what the launcher says",
+      between(0, 65535)));
   rows.push_back(row(
       "job.threads_per_rank", [](auto& c) -> auto& { return c.job.threads_per_rank; }, "threads",
       "computing threads of each rank; 0 = OMP_NUM_THREADS if set, else an equal share of the "
       "cores",
       between(0, 1024)));
+  add_place(rows);
 }
 
 void add_model(Rows& rows) {

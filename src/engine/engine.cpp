@@ -14,6 +14,7 @@
 #include "fullshard/comm/world.h"
 #include "fullshard/config/json.h"
 #include "fullshard/engine/entry.h"
+#include "fullshard/rendezvous/launch_environment/flags.h"
 #include "fullshard/trainer/stop_signals.h"
 #include "fullshard/trainer/train.h"
 
@@ -74,7 +75,8 @@ int train(const char* effective_config_json) {
   const trainer::StopSignals signals;
   const trainer::RunContext context = console_context(signals);
   const comm::CommOptions options = comm_options(config);
-  if (std::getenv("RANK") != nullptr) return train_as_rank(config, comm::init(options), context);
+  const auto env = rendezvous::LaunchEnvironment::read(rendezvous::flags_of(config.job));
+  if (env.launched) return train_as_rank(config, comm::init(options, env), context);
   if (config.job.nproc_per_node > 1) return train_as_threads(config, context);
   return train_as_rank(config, comm::single_rank(options), context);
 }

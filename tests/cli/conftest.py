@@ -27,10 +27,10 @@ class Fullshard:
         return subprocess.run([self.binary, *arguments], capture_output=True, text=True,
                               timeout=60, cwd=self.folder, env={**self.environment, **variables})
 
-    def start(self, *arguments, **options):
+    def start(self, *arguments, preexec_fn=None, **variables):
         return subprocess.Popen([self.binary, *arguments], stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, cwd=self.folder,
-                                env=self.environment, **options)
+                                env={**self.environment, **variables}, preexec_fn=preexec_fn)
 
     def write(self, name, text):
         (self.folder / name).write_text(text, encoding="utf-8")

@@ -59,7 +59,7 @@ def test_markdown_lists_every_field(fullshard):
 def test_no_command_that_needs_no_tensors_loads_torch(fullshard):
     libraries = subprocess.run(["ldd", fullshard.binary], capture_output=True, text=True).stdout
     assert "libc.so" in libraries
-    assert not re.search("torch|c10|libfullshard", libraries)
+    assert not re.search("lib(torch|c10|fullshard)", libraries)  # addresses may spell c10
 
 
 @pytest.mark.parametrize("arguments, expected", [

@@ -82,9 +82,13 @@ def test_ranks_as_threads_are_the_engines_own(fullshard):
     assert shown["config"]["job"]["nproc_per_node"] == 4
 
 
+STORE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
 def test_a_rank_of_another_launcher_is_just_that_rank(fullshard):
     answer = fullshard.engine("show").run("train", "--training.steps", "7", RANK="2",
-                                          WORLD_SIZE="4", LOCAL_WORLD_SIZE="2")
+                                          WORLD_SIZE="4", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2",
+                                          **STORE)
     assert answer.returncode == 0, answer.stderr
     shown = fullshard.shown(2)
     assert shown["config"]["training"]["steps"] == 7
@@ -92,16 +96,43 @@ def test_a_rank_of_another_launcher_is_just_that_rank(fullshard):
 
 
 @pytest.mark.parametrize("variables, expected", [
-    ({"RANK": "0"}, "RANK is 0, but WORLD_SIZE is not set"),
-    ({"RANK": "x", "WORLD_SIZE": "2"}, 'RANK: found "x"; expected an integer, 0 or more'),
-    ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2, but WORLD_SIZE 2 has ranks 0 to 1"),
-    ({"RANK": "0", "WORLD_SIZE": "3"}, "must be a multiple of 3 ranks"),
+    ({"RANK": "0"}, "RANK is set but WORLD_SIZE is not"),
+    ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x'; it should be a process's number"),
+    ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2, but WORLD_SIZE is 2; ranks go from 0 to 1"),
+    ({"RANK": "0", "WORLD_SIZE": "3"}, "MASTER_ADDR is not"),
+    ({"RANK": "0", "WORLD_SIZE": "3", **STORE}, "must be a multiple of 3 ranks"),
 ])
 def test_what_a_launcher_sets_is_checked(fullshard, variables, expected):
     answer = fullshard.engine("show").run("train", "--training.global_batch_size", "32",
                                           **variables)
     assert answer.returncode == 2
     assert expected in answer.stderr
+
+
+@pytest.mark.parametrize("variables", [
+    {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_NODELIST": "n[1-2]"},
+    {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+     "OMPI_COMM_WORLD_LOCAL_SIZE": "2", **STORE},
+])
+def test_ranks_of_srun_and_mpirun_start_none_of_their_own(fullshard, variables):
+    process = fullshard.engine("show").start("train", **variables)
+    process.communicate(timeout=60)
+    shown = fullshard.shown("alone")  # without RANK; the real engine reads the same variables
+    assert shown["pid"] == process.pid
+    assert shown["config"]["job"]["nproc_per_node"] == 2
+
+
+def test_flags_place_a_rank(fullshard):
+    process = fullshard.engine("show").start(
+        "train", "--job.rank", "1", "--job.world_size", "2", "--job.master_addr", "127.0.0.1",
+        "--job.master_port", "29500")  # fmt: skip
+    process.communicate(timeout=60)
+    shown = fullshard.shown("alone")
+    assert shown["pid"] == process.pid
+    assert shown["config"]["job"]["rank"] == 1
+    answer = fullshard.run("train", "--job.rank", "1")
+    assert answer.returncode == 2
+    assert "--job.rank is set but WORLD_SIZE is not" in answer.stderr
 
 
 def test_threads_as_ranks_are_refused_under_a_launcher(fullshard):

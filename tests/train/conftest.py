@@ -25,7 +25,9 @@ class Runs:
         self.data = ["--data.path", str(text)]
         ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
                 "OMP_NUM_THREADS")
-        self.environment = {k: v for k, v in os.environ.items() if k not in ours}
+        others = ("SLURM_", "OMPI_", "PMI_", "TORCHELASTIC_")
+        self.environment = {k: v for k, v in os.environ.items()
+                            if k not in ours and not k.startswith(others)}
 
     def command(self, *arguments):
         return [str(self.binary), "train", *SMALL, *self.data, *arguments]

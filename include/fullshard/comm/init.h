@@ -1,18 +1,23 @@
 #pragma once
 
 #include "fullshard/comm/world.h"
+#include "fullshard/rendezvous/launch_environment.h"
 
 namespace fullshard::comm {
 
 /// Joins the world that this process was launched into, as the environment says
 /// (rendezvous::LaunchEnvironment); a process by itself gets a world of one. Every rank of the job
 /// calls it, once; returns when all have joined. Ranks of one host share memory, ranks on several
-/// hosts are connected through Gloo; rank 0's options.backend may say otherwise.
+/// hosts are connected through Gloo; rank 0's options.backend may say otherwise. Rank 0
+/// logs where its place was found, unless our own launcher put it there.
 ///
 /// Throws base::Error: kConfiguration for environment variables that are wrong; kSystem naming the
 /// port when rank 0 cannot serve it; kTimeout naming the ranks that have not come within
 /// options.timeout; kConfiguration when shared memory was asked for and the ranks are on several
 /// hosts, saying which rank is where; and what make_shm_world() and make_gloo_world() throw.
 World init(const CommOptions& options = {});
+
+/// The same for a place in the job that is known already.
+World init(const CommOptions& options, const rendezvous::LaunchEnvironment& env);
 
 }  // namespace fullshard::comm

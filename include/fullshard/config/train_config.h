@@ -36,6 +36,13 @@ struct JobConfig {
   int nproc_per_node = 0;    ///< 0 = chosen by resolve()
   int master_port = 0;       ///< 0 = any free port
   int threads_per_rank = 0;  ///< 0 = chosen by resolve()
+
+  // Where this process is in a job that something else starts; by default its variables say so.
+  int rank = -1;             ///< -1 = not given
+  int world_size = 0;        ///< 0 = not given
+  int local_rank = -1;       ///< -1 = not given
+  int local_world_size = 0;  ///< 0 = not given
+  std::string master_addr;   ///< empty = not given
 };
 
 struct ModelConfig {

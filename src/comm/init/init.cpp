@@ -13,6 +13,7 @@
 #include "comm/host.h"
 #include "comm/shared/report.h"
 #include "fullshard/base/error.h"
+#include "fullshard/base/log.h"
 #include "fullshard/comm/c10d/gloo.h"
 #include "fullshard/comm/exchange.h"
 #include "fullshard/comm/shm.h"
@@ -122,9 +123,11 @@ BackendChoice agree(const Store& store, const LaunchEnvironment& env, BackendCho
 
 }  // namespace
 
-World init(const CommOptions& options) {
-  const LaunchEnvironment env = LaunchEnvironment::read();
+World init(const CommOptions& options) { return init(options, LaunchEnvironment::read()); }
+
+World init(const CommOptions& options, const LaunchEnvironment& env) {
   if (env.world_size == 1) return single_rank(options);
+  if (env.rank == 0 && !env.store_fd) base::inform(env.describe());
   const Deadline deadline = Deadline::after(options.timeout);
   const Store store = open_store(env, options.timeout);
   if (agree(store, env, options.backend, deadline) == BackendChoice::kGloo) {

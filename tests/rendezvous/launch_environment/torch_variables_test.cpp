@@ -1,12 +1,7 @@
-#include "fullshard/rendezvous/launch_environment.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
-#include <string>
-
-#include "fullshard/base/error.h"
+#include "rendezvous/launch_environment/environment.h"
 
 namespace fullshard::rendezvous {
 namespace {
@@ -14,39 +9,20 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-using Variables = std::map<std::string, std::string>;
+const Environment kRankTwo = {{"RANK", "2"},        {"WORLD_SIZE", "4"},
+                              {"LOCAL_RANK", "0"},  {"LOCAL_WORLD_SIZE", "2"},
+                              {"MASTER_ADDR", "h"}, {"MASTER_PORT", "29501"}};
 
-LaunchEnvironment read(const Variables& variables) {
-  return LaunchEnvironment::read([&](const char* name) -> const char* {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
-  });
-}
-
-const Variables kRankTwo = {{"RANK", "2"},        {"WORLD_SIZE", "4"},
-                            {"LOCAL_RANK", "0"},  {"LOCAL_WORLD_SIZE", "2"},
-                            {"MASTER_ADDR", "h"}, {"MASTER_PORT", "29501"}};
-
-Variables with(const std::string& name, const std::string& value) {
-  Variables variables = kRankTwo;
+Environment with(const std::string& name, const std::string& value) {
+  Environment variables = kRankTwo;
   variables[name] = value;
   return variables;
 }
 
-Variables without(const std::string& name) {
-  Variables variables = kRankTwo;
+Environment without(const std::string& name) {
+  Environment variables = kRankTwo;
   variables.erase(name);
   return variables;
-}
-
-void expect_refused(const Variables& variables, const ::testing::Matcher<std::string>& message) {
-  try {
-    read(variables);
-    FAIL() << "was accepted";
-  } catch (const base::Error& error) {
-    EXPECT_EQ(error.code(), base::ErrorCode::kConfiguration);
-    EXPECT_THAT(std::string(error.what()), message);
-  }
 }
 
 TEST(LaunchEnvironment, NothingSetIsAProcessByItself) {
@@ -56,6 +32,7 @@ TEST(LaunchEnvironment, NothingSetIsAProcessByItself) {
   EXPECT_EQ(env.world_size, 1);
   EXPECT_EQ(env.local_rank, 0);
   EXPECT_EQ(env.local_world_size, 1);
+  EXPECT_EQ(env.describe(), "a process by itself");
 }
 
 TEST(LaunchEnvironment, ReadsWhatALauncherSets) {
@@ -69,27 +46,32 @@ TEST(LaunchEnvironment, ReadsWhatALauncherSets) {
   EXPECT_EQ(env.master_port, 29501);
   EXPECT_FALSE(env.store_fd.has_value());
   EXPECT_FALSE(env.store_is_hosted);
+  EXPECT_EQ(env.describe(),
+            "rank 2 (RANK), world size 4 (WORLD_SIZE), local rank 0 (LOCAL_RANK), local world size "
+            "2 (LOCAL_WORLD_SIZE), master address h (MASTER_ADDR), master port 29501 "
+            "(MASTER_PORT)");
 }
 
 TEST(LaunchEnvironment, OnlyRankZeroTakesTheListeningSocket) {
   EXPECT_FALSE(read(with("FULLSHARD_STORE_FD", "7")).store_fd.has_value());
-  Variables zero = with("FULLSHARD_STORE_FD", "7");
+  Environment zero = with("FULLSHARD_STORE_FD", "7");
   zero["RANK"] = "0";
   EXPECT_EQ(read(zero).store_fd, 7);
 }
 
 TEST(LaunchEnvironment, LocalRanksDefaultToOneHost) {
-  Variables variables = without("LOCAL_RANK");
+  Environment variables = without("LOCAL_RANK");
   variables.erase("LOCAL_WORLD_SIZE");
   EXPECT_EQ(read(variables).local_rank, 2);
   EXPECT_EQ(read(variables).local_world_size, 4);
 }
 
 TEST(LaunchEnvironment, KnowsTorchrunsStore) {
-  Variables variables = with("TORCHELASTIC_USE_AGENT_STORE", "True");
+  Environment variables = with("TORCHELASTIC_USE_AGENT_STORE", "True");
   variables["TORCHELASTIC_RESTART_COUNT"] = "3";
   EXPECT_TRUE(read(variables).store_is_hosted);
   EXPECT_EQ(read(variables).restart, 3);
+  EXPECT_THAT(read(variables).describe(), HasSubstr("TORCHELASTIC_USE_AGENT_STORE"));
 }
 
 TEST(LaunchEnvironment, AddressAloneIsNotALaunch) {
