@@ -38,7 +38,6 @@ TrainConfig resolve(TrainConfig config, int cores) {
   JobConfig& job = config.job;
   if (job.nproc_per_node == 0) job.nproc_per_node = default_ranks(config, cores);
   if (job.threads_per_rank == 0) job.threads_per_rank = std::max(1, cores / job.nproc_per_node);
-  if (config.comm.backend == Backend::kAuto) config.comm.backend = Backend::kShm;
   return config;
 }
 

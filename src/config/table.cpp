@@ -26,8 +26,11 @@ struct Names<Wrap> {
 
 template <>
 struct Names<Backend> {
-  static constexpr std::array<std::pair<Backend, std::string_view>, 3> kTable = {
-      {{Backend::kAuto, "auto"}, {Backend::kShm, "shm"}, {Backend::kLocal, "local"}}};
+  static constexpr std::array<std::pair<Backend, std::string_view>, 4> kTable = {
+      {{Backend::kAuto, "auto"},
+       {Backend::kShm, "shm"},
+       {Backend::kGloo, "gloo"},
+       {Backend::kLocal, "local"}}};
 };
 
 template <>
@@ -171,7 +174,8 @@ void add_parallelism(Rows& rows) {
 void add_comm(Rows& rows) {
   rows.push_back(row(
       "comm.backend", [](auto& c) -> auto& { return c.comm.backend; }, "",
-      "ranks as processes that share memory (shm) or as threads of one process (local)"));
+      "ranks as processes that share memory (shm) or send messages over TCP (gloo), or as threads "
+      "of one process (local); auto: shm on one host, gloo on several"));
   rows.push_back(row(
       "comm.timeout_seconds", [](auto& c) -> auto& { return c.comm.timeout_seconds; }, "seconds",
       "longest wait for another rank before the run fails", above(0)));

@@ -38,11 +38,20 @@ trainer::RunContext console_context(const trainer::StopSignals& signals) {
           .stop_signal = [&signals] { return signals.received(); }};
 }
 
+comm::BackendChoice backend_of(config::Backend backend) {
+  switch (backend) {
+    case config::Backend::kShm: return comm::BackendChoice::kShm;
+    case config::Backend::kGloo: return comm::BackendChoice::kGloo;
+    default: return comm::BackendChoice::kAuto;
+  }
+}
+
 comm::CommOptions comm_options(const config::TrainConfig& config) {
   constexpr double kLongest = 1e8;  // three years; much more could not be held in nanoseconds
   comm::CommOptions options;
   options.timeout = std::chrono::duration_cast<base::Duration>(
       std::chrono::duration<double>(std::min(config.comm.timeout_seconds, kLongest)));
+  options.backend = backend_of(config.comm.backend);
   options.interface = config.comm.interface;
   return options;
 }

@@ -17,7 +17,8 @@
 #include "shard/strategy.h"
 
 namespace fullshard::shard {
-// A unit's memory is in place once every rank has written its shard: gathering is a wait, no copy.
+// Where ranks share memory a unit is in place once every rank has written its shard: gathering is a
+// wait, no copy.
 class Engine::ParameterSource final : public residency::UnitSource {
  public:
   ParameterSource(Engine& engine, std::size_t unit) : engine_(engine), unit_(unit) {}
@@ -27,14 +28,14 @@ class Engine::ParameterSource final : public residency::UnitSource {
     engine_.gate_->ensure_readable(engine_.units_[unit_].name);
     gathered_version_ = engine_.gate_->version();
     engine_.begin_step();
-    return engine_.units_[unit_].full;
+    return engine_.memory_->gather(unit_, gathered_version_);
   }
 
   bool is_current() const override {
     return engine_.gate_->is_readable() && gathered_version_ == engine_.gate_->version();
   }
 
-  void release() override {}
+  void release() override { engine_.memory_->release(unit_); }
 
  private:
   Engine& engine_;
@@ -89,13 +90,12 @@ Engine::Engine(ModelTree model, const comm::Mesh& mesh, const FullyShardOptions&
   units_ = lay_out(discover_units(model_.root, options_), options_, mesh_);
   warn_if_one_unit(*this);
   check_same_values();
-  memory_ = std::make_unique<UnitMemory>(mesh_, units_, options_.sync_module_states);
-  gate_board_ = mesh_.shard->allocate_signals(UpdateGate::kCounters, "parameter updates");
-  gate_ = std::make_unique<UpdateGate>(*gate_board_);
-  gradient_board_ =
-      mesh_.all->allocate_signals(GradientReducer::counters(units_.size()), "gradient reductions");
-  reducer_ = std::make_unique<GradientReducer>(*mesh_.all, units_, *gradient_board_);
-  reducer_->set_divide_factor(options_.gradient_divide_factor);
+  memory_ = UnitMemory::make(
+      mesh_, units_, {.from_rank0 = options_.sync_module_states, .dynamic = options_.dynamic});
+  gate_ = UpdateGate::make(*mesh_.shard);
+  reducer_ = GradientReducer::make(
+      mesh_, units_,
+      {.divide_factor = options_.gradient_divide_factor, .dynamic = options_.dynamic});
   broadcast_buffers();
   make_pager();
   attach();
@@ -147,7 +147,7 @@ void Engine::make_pager() {
     residency::PagedUnit entry{.name = unit.name,
                                .bytes = unit.layout.flat_bytes(),
                                .source = std::make_unique<ParameterSource>(*this, u),
-                               .stay = stay_of(unit.strategy)};
+                               .stay = stay_of(unit)};
     for (const layout::PlacedParameter& placed : unit.layout.parameters()) {
       const std::int64_t bytes = placed.numel * unit.element_bytes();
       entry.parameters.push_back(
@@ -180,6 +180,11 @@ void Engine::begin_step() {
 
 void Engine::end_step() {
   if (std::exchange(in_step_, false)) reducer_->end_step();
+}
+
+residency::Stay Engine::stay_of(const FlatUnit& unit) const {
+  if (memory_->keeps_units() && !unit.replicated()) return residency::Stay::kForGood;
+  return shard::stay_of(unit.strategy);
 }
 
 schedule::ScheduleOptions Engine::schedule_options() const {
@@ -248,7 +253,7 @@ at::Tensor Engine::make_shard(std::size_t u, std::size_t parameter) {
   auto storage = c10::make_intrusive<residency::PagedStorage>(
       placed.spec.name, static_cast<std::size_t>(bytes), static_cast<int>(u));
   storage->attach(shard_pager_.get());
-  storage->map(unit.at(placed.offset + owned.begin));
+  storage->map(unit.own_at(placed.offset + owned.begin));
   return residency::make_paged_tensor(storage, unit.dtype(), {owned.size()}, {1});
 }
 
@@ -268,6 +273,7 @@ void Engine::begin_update() {
   }
   if (gate_->is_writing()) return;
   end_step();
+  memory_->take_part(gate_->version());
   pager_->release();
   gate_->begin_write();
 }
@@ -306,6 +312,7 @@ void Engine::take_gradient(std::size_t index, const at::Tensor& gradient) {
   require_paged(index);
   // A pass that reads no sharded unit would leave the update open while it waits for the others.
   gate_->end_write();
+  memory_->take_part(gate_->version());
   note_backward();
   reducer_->add(places_[index].unit, places_[index].parameter, gradient);
 }

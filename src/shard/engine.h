@@ -71,6 +71,7 @@ class Engine {
   void broadcast_buffers() const;
   void make_pager();
   void attach();
+  residency::Stay stay_of(const FlatUnit& unit) const;
   schedule::ScheduleOptions schedule_options() const;
   at::Tensor make_shard(std::size_t unit, std::size_t parameter);
   void require_paged(std::size_t index) const;
@@ -97,8 +98,6 @@ class Engine {
   std::unique_ptr<GradientPlaceholder> gradient_placeholder_;
 
   std::unique_ptr<UnitMemory> memory_;
-  std::unique_ptr<comm::SignalBoard> gate_board_;      // over the shard group
-  std::unique_ptr<comm::SignalBoard> gradient_board_;  // over all ranks
   std::unique_ptr<UpdateGate> gate_;
   std::unique_ptr<residency::BackwardWatch> watch_;
   std::unique_ptr<residency::UnitPager> pager_;

@@ -11,7 +11,7 @@ Counters Engine::counters() const {
     const std::int64_t own_bytes = unit.own.size() * unit.element_bytes();
     const UnitReduction& reduction = reducer_->reduction(u);
     sum.all_gathers += gathers;
-    sum.all_gather_bytes += gathers * (unit.layout.flat_bytes() - own_bytes);
+    sum.all_gather_bytes += memory_->gathered_bytes(u, gathers);
     sum.reduce_scatters += reduction.reductions;
     sum.reduce_scatter_bytes += reduction.bytes_read;
     sum.parameter_shard_bytes += own_bytes;
@@ -31,7 +31,8 @@ Counters Engine::counters() const {
   sum.unreduced_gradient_bytes = reducer_->unreduced_bytes();
   sum.peak_unreduced_gradient_bytes = reducer_->peak_unreduced_bytes();
   sum.copied_gradient_bytes = reducer_->copied_bytes();
-  sum.exposed_comm_seconds = gate_->waited_seconds() + reducer_->exposed_seconds();
+  sum.exposed_comm_seconds =
+      gate_->waited_seconds() + memory_->waited_seconds() + reducer_->exposed_seconds();
   return sum;
 }
 

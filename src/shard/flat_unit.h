@@ -44,8 +44,9 @@ struct FlatUnit {
   std::vector<FoundParameter> parameters;  ///< in layout order
   std::vector<c10::intrusive_ptr<residency::PagedStorage>> storages;
 
-  std::byte* full = nullptr;  ///< the whole unit: shared by the host, or private with NO_SHARD
-  layout::Range own;          ///< flat elements this rank owns; everything with NO_SHARD
+  layout::Range own;  ///< flat elements this rank owns; everything with NO_SHARD
+  std::byte* own_memory =
+      nullptr;  ///< of `own`; inside what all ranks see, where they share memory
 
   at::Tensor gradient;  ///< reduced gradient of `own`, allocated at the first reduction
 
@@ -55,7 +56,23 @@ struct FlatUnit {
   at::ScalarType dtype() const { return parameters.front().dtype(); }
   std::int64_t element_bytes() const { return layout.element_bytes(); }
 
-  std::byte* at(std::int64_t element) const { return full + element * element_bytes(); }
+  /// Where this rank keeps a flat element that it owns.
+  std::byte* own_at(std::int64_t element) const {
+    return own_memory + (element - own.begin) * element_bytes();
+  }
+
+  /// Flat elements of every rank of the shard group, for collectives.
+  std::vector<std::int64_t> slice_sizes() const {
+    std::vector<std::int64_t> sizes;
+    for (int rank = 0; rank < layout.world(); ++rank) sizes.push_back(layout.slice(rank).size());
+    return sizes;
+  }
+
+  /// Where what this rank owns of a parameter begins, in elements from the start of `own`.
+  std::int64_t own_offset(std::size_t parameter) const {
+    const layout::Range owned = own_range(parameter);
+    return owned.empty() ? 0 : layout.parameters()[parameter].offset + owned.begin - own.begin;
+  }
 
   /// The dimension that a parameter is cut along; its elements lie in the unit's memory in the
   /// storage order that state::ShardedTensor explains.

@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "fullshard/base/error.h"
-#include "fullshard/state/sharded_tensor.h"
 #include "shard/buffers.h"
+#include "shard/store_values.h"
 
 namespace fullshard::shard {
 namespace {
@@ -80,15 +80,6 @@ const at::Tensor* find_values(const FoundParameter& found, const StateDict& stat
     if (const auto given = state.find(name); given != state.end()) return &given->second;
   }
   return nullptr;
-}
-
-void store_own(const FlatUnit& unit, std::size_t parameter, const at::Tensor& values) {
-  const layout::Range owned = unit.own_range(parameter);
-  if (owned.empty()) return;
-  const std::int64_t offset = unit.layout.parameters()[parameter].offset;
-  at::from_blob(unit.at(offset + owned.begin), {owned.size()}, unit.dtype())
-      .copy_(state::in_storage_order(values.detach(), unit.cut_dimension(parameter))
-                 .narrow(0, owned.begin, owned.size()));
 }
 
 }  // namespace

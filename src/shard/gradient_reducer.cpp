@@ -2,33 +2,29 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "fullshard/base/check.h"
-#include "fullshard/comm/reduce.h"
+#include "fullshard/base/error.h"
+#include "shard/hosts_reducer.h"
+#include "shard/message_reducer.h"
+#include "shard/shared_reducer.h"
 #include "shard/stopwatch.h"
 
 namespace fullshard::shard {
 namespace {
-
-constexpr std::int64_t kLine = 64;  // bytes; ranks write their own rows without sharing cache lines
-constexpr std::int64_t kNone = -1;  // the place of a gradient that a rank does not have
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 std::int64_t trainable_count(const FlatUnit& unit) {
   return std::count_if(unit.parameters.begin(), unit.parameters.end(),
                        [](const FoundParameter& found) { return found.tensor.requires_grad(); });
 }
 
-// Whether a gradient that autograd is about to store may be kept without a copy: besides us only
-// the node that stores it refers to it, and to its memory only what it is a view of, as the
-// gradient of a linear layer's weight is, which is transposed.
+}  // namespace
+
+// Besides us only the node that stores it refers to it, and to its memory only what it is a view
+// of, as the gradient of a linear layer's weight is, which is transposed.
 bool is_only_ours(const at::Tensor& gradient) {
   if (gradient.use_count() > 2 || gradient.requires_grad() || gradient.is_sparse()) return false;
   const bool of_base = gradient.is_view() && gradient._base().use_count() == 1;
@@ -39,94 +35,58 @@ at::Tensor to_dense(const at::Tensor& gradient) {
   return gradient.is_sparse() ? gradient.to_dense() : gradient;
 }
 
-// The gradient seen so that its row-major order is the storage order of the parameter, in which
-// ranks own ranges of it.
-at::Tensor as_stored(const FlatUnit& unit, std::size_t parameter, const at::Tensor& gradient) {
-  const std::int64_t dimension = unit.cut_dimension(parameter);
-  return dimension == 0 ? gradient : to_dense(gradient).movedim(dimension, 0);
+double scale_of_mean(const comm::Group& all, const GradientReducer::Options& options) {
+  return options.divide_factor == 0 ? 1 : all.size() / options.divide_factor;
 }
 
-}  // namespace
+std::int64_t all_reduce_bytes(const comm::Group& group, std::int64_t bytes) {
+  return 2 * (group.size() - 1) * bytes / group.size();
+}
 
-GradientReducer::GradientReducer(comm::Group& group, std::vector<FlatUnit>& units,
-                                 comm::SignalBoard& board)
-    : group_(group),
-      units_(units),
-      board_(board),
-      ready_(0),
-      consumed_(units.size()),
+std::unique_ptr<GradientReducer> GradientReducer::make(const comm::Mesh& mesh,
+                                                       std::vector<FlatUnit>& units,
+                                                       const Options& options) {
+  if (mesh.all->shares_memory()) {
+    return std::make_unique<SharedReducer>(*mesh.all, units, options);
+  }
+  if (mesh.shard->shares_memory() && mesh.shard->size() > 1) {
+    return std::make_unique<HostsReducer>(mesh, units, options);
+  }
+  return std::make_unique<MessageReducer>(mesh, units, options);
+}
+
+GradientReducer::GradientReducer(std::vector<FlatUnit>& units, int rank)
+    : units_(units),
+      counts_(units.size()),
+      unit_exposed_(units.size(), 0),
+      rank_(rank),
       begun_(units.size(), false),
       remaining_(units.size(), -1),
-      posted_(units.size(), false),
-      held_(units.size()),
-      counts_(units.size()),
-      unit_exposed_(units.size(), 0) {
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    const std::size_t parameters = units_[u].parameters.size();
-    held_[u].gradients.resize(parameters);
-    notice_offset_.push_back(notice_row_);
-    notice_row_ += round_up(static_cast<std::int64_t>(parameters * sizeof(std::int64_t)), kLine);
-  }
-  const std::int64_t bytes = std::max(notice_row_ * group.size(), kLine);
-  notices_ = group.allocate_shared(static_cast<std::size_t>(bytes), "gradient notices");
-  memory_ = StepMemory::make(group, units_);
-}
-
-std::span<std::int64_t> GradientReducer::places(int rank, std::size_t unit) const {
-  std::byte* at = notices_->data() + rank * notice_row_ + notice_offset_[unit];
-  return {reinterpret_cast<std::int64_t*>(at), units_[unit].parameters.size()};
-}
-
-void GradientReducer::collect() {
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (held_[unit].round == 0) continue;
-    if (board_.reached(consumed_ + unit, held_[unit].round)) let_go(unit);
-  }
-}
-
-void GradientReducer::let_go(std::size_t unit) {
-  held_[unit].round = 0;
-  for (at::Tensor& gradient : held_[unit].gradients) {
-    if (!gradient.defined()) continue;
-    held_bytes_ -= static_cast<std::int64_t>(gradient.nbytes());
-    gradient.reset();
-  }
-}
+      handed_over_(units.size(), false) {}
 
 void GradientReducer::begin_round() {
   if (in_round_) return;
   in_round_ = true;
   ++round_;
   std::fill(begun_.begin(), begun_.end(), false);
-  std::fill(posted_.begin(), posted_.end(), false);
+  std::fill(handed_over_.begin(), handed_over_.end(), false);
 }
 
-// A round's notice replaces the last one's only after every rank has read that.
 void GradientReducer::begin_unit(std::size_t unit) {
   if (begun_[unit]) return;
-  {
-    const Stopwatch watch(exposed_seconds_);
-    const Stopwatch unit_watch(unit_exposed_[unit]);
-    board_.wait(consumed_ + unit, round_ - 1, "reduce_scatter",
-                {units_[unit].name, static_cast<std::int64_t>(round_) - 1});
-  }
-  collect();
-  std::ranges::fill(places(group_.rank(), unit), kNone);
+  enter_unit(unit);
   begun_[unit] = true;
 }
 
 void GradientReducer::add(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
-  if (in_round_ && posted_[unit]) finish_round();
+  if (in_round_ && handed_over_[unit]) finish_round();
   begin_round();
   begin_unit(unit);
   if (remaining_[unit] <= 0) remaining_[unit] = trainable_count(units_[unit]);
-  if (is_direct()) {
-    give(unit, parameter, gradient);
-  } else {
-    hold(unit, parameter, gradient);
-  }
-  if (--remaining_[unit] == 0 && sync_) {
-    complete_unit(unit);
+  keep(unit, parameter, gradient);
+  if (--remaining_[unit] == 0 && sync_ && hands_over_early()) {
+    mark_handed_over(unit);
+    hand_over(unit);
     poll();
   }
 }
@@ -138,70 +98,6 @@ void GradientReducer::release_unused() {
   }
 }
 
-// Keeps a gradient where the other ranks can read it: as it is, if it was made there and is nobody
-// else's, otherwise a copy.
-void GradientReducer::hold(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
-  std::int64_t& place = places(group_.rank(), unit)[parameter];
-  at::Tensor& held = held_[unit].gradients[parameter];
-  if (place != kNone) {  // from an earlier pass without sync
-    held.add_(as_stored(units_[unit], parameter, gradient));
-    return;
-  }
-  const bool owned = gradient.is_sparse() || is_only_ours(gradient);
-  const at::Tensor dense = as_stored(units_[unit], parameter, to_dense(gradient));
-  const at::ScalarType dtype = units_[unit].dtype();
-  const bool here = memory_->offset_of(dense.const_data_ptr()) != kNone;
-  if (here && owned && dense.is_contiguous() && dense.scalar_type() == dtype) {
-    held = dense.detach();
-  } else {
-    held = memory_->make_copy(dtype, dense.sizes());
-    held.copy_(dense);
-    copied_bytes_ += static_cast<std::int64_t>(held.nbytes());
-  }
-  held_[unit].round = round_;
-  held_bytes_ += static_cast<std::int64_t>(held.nbytes());
-  peak_held_bytes_ = std::max(peak_held_bytes_, held_bytes_);
-  place = held.numel() == 0 ? 0 : memory_->offset_of(held.const_data_ptr());
-}
-
-// Without other ranks a gradient is the shard's, as autograd would have stored it.
-void GradientReducer::give(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
-  places(group_.rank(), unit)[parameter] = 0;
-  at::Tensor& mine = shards_[unit][parameter].mutable_grad();
-  const at::ScalarType mine_dtype = units_[unit].dtype();
-  if (mine.defined()) {
-    const at::Tensor more = as_stored(units_[unit], parameter, gradient);
-    mine.view(more.sizes()).add_(more);
-    return;
-  }
-  const bool owned = gradient.is_sparse() || is_only_ours(gradient);
-  const at::Tensor dense = as_stored(units_[unit], parameter, to_dense(gradient));
-  // Not a view in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in place.
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  if (owned && dense.is_contiguous() && dense.scalar_type() == mine_dtype) {
-    mine = dense.view({-1});
-  } else {
-    mine = at::empty({dense.numel()}, mine_dtype);
-    mine.view(dense.sizes()).copy_(dense);
-    copied_bytes_ += static_cast<std::int64_t>(mine.nbytes());
-  }
-}
-
-void GradientReducer::complete_unit(std::size_t unit) {
-  posted_[unit] = true;
-  board_.post(ready_ + unit, round_);
-  pending_.push_back(unit);
-}
-
-void GradientReducer::poll() {
-  const Stopwatch watch(exposed_seconds_);
-  std::erase_if(pending_, [&](std::size_t unit) {
-    if (!board_.reached(ready_ + unit, round_)) return false;
-    reduce(unit);
-    return true;
-  });
-}
-
 void GradientReducer::finish_pass() {
   std::fill(remaining_.begin(), remaining_.end(), -1);
   if (in_round_ && sync_) finish_round();
@@ -209,30 +105,21 @@ void GradientReducer::finish_pass() {
 
 void GradientReducer::finish_round() {
   const Stopwatch watch(exposed_seconds_);
-  complete_rest();
-  for (const std::size_t unit : std::exchange(pending_, {})) {
-    const Stopwatch unit_watch(unit_exposed_[unit]);
-    board_.wait(ready_ + unit, round_, "reduce_scatter",
-                {units_[unit].name, static_cast<std::int64_t>(round_)});
-    reduce(unit);
-  }
-  in_round_ = false;
-  collect();
-  memory_->trim();
-}
-
-void GradientReducer::complete_rest() {
+  std::vector<std::size_t> rest;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (posted_[unit]) continue;
-    begin_unit(unit);
-    complete_unit(unit);
+    if (!handed_over_[unit]) rest.push_back(unit);
   }
+  for (const std::size_t unit : rest) begin_unit(unit);
+  for (const std::size_t unit : rest) mark_handed_over(unit);
+  hand_over_rest(rest);
+  finish_units();
+  in_round_ = false;
 }
 
 void GradientReducer::abandon_round() {
   if (!in_round_) return;
   std::fill(remaining_.begin(), remaining_.end(), -1);
-  if (std::find(posted_.begin(), posted_.end(), true) == posted_.end()) {
+  if (std::find(handed_over_.begin(), handed_over_.end(), true) == handed_over_.end()) {
     discard_unsynchronised();
     return;
   }
@@ -240,7 +127,7 @@ void GradientReducer::abandon_round() {
       base::ErrorCode::kMisuse,
       "a backward pass ended with an exception after some gradients had been handed to "
       "the other ranks; this rank's gradients cannot be completed, so the job must stop",
-      group_.rank());
+      rank_);
 }
 
 void GradientReducer::discard_unsynchronised() {
@@ -248,51 +135,24 @@ void GradientReducer::discard_unsynchronised() {
                                    [](std::int64_t count) { return count != -1; });
   if (!in_round_ || in_pass) return;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (!begun_[unit]) continue;
-    std::ranges::fill(places(group_.rank(), unit), kNone);
-    let_go(unit);
+    if (begun_[unit]) forget(unit);
   }
 }
 
-bool GradientReducer::anyone_has(std::size_t unit, std::size_t parameter) const {
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    if (places(rank, unit)[parameter] != kNone) return true;
-  }
-  return false;
+void GradientReducer::count_held(std::int64_t bytes) {
+  held_bytes_ += bytes;
+  peak_held_bytes_ = std::max(peak_held_bytes_, held_bytes_);
 }
 
-bool GradientReducer::anyone_has(std::size_t unit) const {
-  for (std::size_t i = 0; i < units_[unit].parameters.size(); ++i) {
-    if (anyone_has(unit, i)) return true;
-  }
-  return false;
-}
-
-void GradientReducer::reduce(std::size_t unit) {
-  if (anyone_has(unit)) ++counts_[unit].reductions;
-  for (std::size_t i = 0; i < units_[unit].parameters.size() && !is_direct(); ++i) {
-    if (!anyone_has(unit, i)) continue;
-    const bool accumulate = holds_gradient(unit, i);
-    if (!accumulate) attach(unit, i);
-    reduce_own(unit, i, accumulate);
-  }
-  board_.post(consumed_ + unit, round_);
-}
-
-// Makes the parameter's part of the reduced gradient the .grad of its shard.
 void GradientReducer::attach(std::size_t unit, std::size_t parameter) {
   // Not a view in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in place.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   FlatUnit& flat = units_[unit];
   if (!flat.gradient.defined()) flat.gradient = at::empty({flat.own.size()}, flat.dtype());
-  const layout::Range owned = flat.own_range(parameter);
-  const std::int64_t begin =
-      flat.layout.parameters()[parameter].offset + owned.begin - flat.own.begin;
   shards_[unit][parameter].mutable_grad() =
-      flat.gradient.narrow(0, owned.empty() ? 0 : begin, owned.size());
+      flat.gradient.narrow(0, flat.own_offset(parameter), flat.own_range(parameter).size());
 }
 
-// Whether the shard has a gradient to add to. One that the user has set is taken over.
 bool GradientReducer::holds_gradient(std::size_t unit, std::size_t parameter) {
   const at::Tensor users = shards_[unit][parameter].grad();
   if (!users.defined()) return false;
@@ -304,41 +164,24 @@ bool GradientReducer::holds_gradient(std::size_t unit, std::size_t parameter) {
   return true;
 }
 
-void GradientReducer::reduce_own(std::size_t unit, std::size_t parameter, bool accumulate) {
-  FlatUnit& flat = units_[unit];
-  const layout::Range owned = flat.own_range(parameter);
-  if (owned.empty()) return;
-  const std::int64_t begin =
-      flat.layout.parameters()[parameter].offset + owned.begin - flat.own.begin;
-  auto* out =
-      static_cast<std::byte*>(flat.gradient.mutable_data_ptr()) + begin * flat.element_bytes();
-  const base::DType dtype = flat.layout.dtype();
-  const bool mean = divide_factor_ == 0;
-  const comm::ReduceOp op = mean ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
-  const double scale = mean ? 1 : 1 / divide_factor_;
-  at::Tensor zeros;
-  collect_parts(unit, parameter, owned, zeros);
-  if (accumulate) {
-    comm::add_reduced_parts(parts_, dtype, out, dtype, owned.size(), op, scale);
-  } else {
-    comm::reduce_parts_to(parts_, dtype, out, dtype, owned.size(), op, scale);
-  }
-}
-
-// Points parts_ at the same range of every rank's gradient. `zeros` stands for ranks that have
-// none.
-void GradientReducer::collect_parts(std::size_t unit, std::size_t parameter, layout::Range range,
-                                    at::Tensor& zeros) {
-  const std::int64_t bytes = units_[unit].element_bytes();
-  parts_.clear();
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    const std::int64_t place = places(rank, unit)[parameter];
-    if (place != kNone) {
-      parts_.push_back(memory_->at(rank, place + range.begin * bytes));
-      if (rank != group_.rank()) counts_[unit].bytes_read += range.size() * bytes;
+void GradientReducer::store_mean(std::size_t unit, const GradientFlags& any, const at::Tensor& part,
+                                 double scale) {
+  const FlatUnit& flat = units_[unit];
+  auto* memory = static_cast<std::byte*>(part.mutable_data_ptr());
+  for (std::size_t i = 0; i < any.size(); ++i) {
+    if (any[i] == 0) continue;
+    const bool accumulate = holds_gradient(unit, i);
+    if (!accumulate) attach(unit, i);
+    const layout::Range owned = flat.own_range(i);
+    if (owned.empty()) continue;
+    const at::Tensor mean = at::from_blob(memory + flat.own_offset(i) * flat.element_bytes(),
+                                          {owned.size()}, flat.dtype());
+    at::Tensor& gradient = shards_[unit][i].mutable_grad();
+    if (accumulate) {
+      gradient.add_(mean, scale);
     } else {
-      if (!zeros.defined()) zeros = at::zeros({range.size()}, units_[unit].dtype());
-      parts_.push_back(zeros.const_data_ptr());
+      gradient.copy_(mean);
+      if (scale != 1) gradient.mul_(scale);
     }
   }
 }

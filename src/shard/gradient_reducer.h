@@ -5,14 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
-#include "fullshard/comm/group.h"
-#include "fullshard/state/sharded_tensor.h"
+#include "fullshard/comm/mesh.h"
 #include "shard/flat_unit.h"
-#include "shard/step_memory.h"
+#include "shard/gradient_flags.h"
 
 namespace fullshard::shard {
 
@@ -22,27 +20,25 @@ struct UnitReduction {
   std::int64_t bytes_read = 0;  ///< of other ranks' gradients
 };
 
-/// Averages gradients over the ranks of a group on one host. Each finished gradient lies in memory
-/// that the others can read, mostly because it was made there; when a unit is complete the rank
-/// says so on the board; each rank then reads its own range from all ranks' gradients, adds in rank
-/// order, divides by the number of ranks and writes its gradient shard, in one pass. Units that are
-/// complete on every rank are reduced inside backward, whenever another one completes; the rest at
-/// its end.
+/// Averages gradients over all ranks of a mesh and gives each rank those of its shards. What is
+/// here counts what is complete and keeps the shards' .grad; how gradients meet those of other
+/// ranks is a matter of the derived classes.
 ///
 /// Every backward pass that produced a gradient and synchronises is one round, on every rank. One
-/// more begins in a pass where a unit that was complete gets another gradient, from a backward pass
-/// inside this one; all ranks must do so alike.
-/// Counters on the board: unit u is ready in round k, then unit u is consumed in round k. A
-/// gradient is let go once all ranks have consumed it; that never deadlocks, because consuming
-/// waits only for counters of the same round, which every rank posts before it begins the next.
-///
-/// A rank by itself has nothing to add: its gradients become those of the shards as they are.
+/// more begins in a pass where a unit that was handed over gets another gradient, from a backward
+/// pass inside this one; all ranks must do so alike.
 class GradientReducer {
  public:
-  static std::size_t counters(std::size_t units) { return 2 * units; }
+  struct Options {
+    double divide_factor = 0;  ///< gradients are the sum over ranks divided by this; 0: their mean
+    bool dynamic = false;      ///< FullyShardOptions::dynamic
+  };
 
-  /// All references must outlive the reducer. Collective: allocates shared memory.
-  GradientReducer(comm::Group& group, std::vector<FlatUnit>& units, comm::SignalBoard& board);
+  /// Collective. `units` and the mesh's groups must outlive the reducer.
+  static std::unique_ptr<GradientReducer> make(const comm::Mesh& mesh, std::vector<FlatUnit>& units,
+                                               const Options& options);
+
+  virtual ~GradientReducer() = default;
 
   /// `shards[u]` are this rank's shard tensors of unit u in layout order; their .grad() is set.
   /// Once, before the first backward.
@@ -51,9 +47,9 @@ class GradientReducer {
   /// Takes the gradient of one parameter. Called inside backward.
   void add(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
 
-  /// What this thread makes from now on may be read by the other ranks: a step begins, or goes on.
-  void begin_step() { make_tensors_in(memory_); }
-  void end_step() { make_tensors_in(nullptr); }
+  /// A step of this thread begins, or goes on, and ends.
+  virtual void begin_step() {}
+  virtual void end_step() {}
 
   /// Gives back the memory of reduced gradients that no shard has any more.
   void release_unused();
@@ -62,9 +58,6 @@ class GradientReducer {
   /// rank, whole, and no rank waits for another; the next pass with it on reduces the sum. All
   /// ranks switch alike. Not to be called inside backward.
   void set_sync(bool sync) { sync_ = sync; }
-
-  /// Gradients are the sum over ranks divided by this. Default: the number of ranks.
-  void set_divide_factor(double factor) { divide_factor_ = factor; }
 
   /// Ends a backward pass. With sync, completes the round: units that got no or not all gradients
   /// count what is missing as zero. A parameter without a gradient on every rank keeps an undefined
@@ -79,7 +72,7 @@ class GradientReducer {
   void discard_unsynchronised();
 
   /// Takes back the memory of gradients that every rank has read.
-  void collect();
+  virtual void collect() {}
 
   const UnitReduction& reduction(std::size_t unit) const { return counts_[unit]; }
   std::int64_t unreduced_bytes() const { return held_bytes_; }
@@ -90,64 +83,68 @@ class GradientReducer {
   double exposed_seconds() const { return exposed_seconds_; }
   double exposed_seconds(std::size_t unit) const { return unit_exposed_[unit]; }
 
- private:
-  void begin_unit(std::size_t unit);
-  void begin_round();
-  void finish_round();
-  void complete_unit(std::size_t unit);
-  void complete_rest();
-  void poll();
-  void hold(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
-  void let_go(std::size_t unit);
-  void give(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
-  void reduce(std::size_t unit);
-  void reduce_own(std::size_t unit, std::size_t parameter, bool accumulate);
-  void collect_parts(std::size_t unit, std::size_t parameter, layout::Range range,
-                     at::Tensor& zeros);
-  bool is_direct() const { return group_.size() == 1 && divide_factor_ == 0; }
-  void attach(std::size_t unit, std::size_t parameter);
-  bool holds_gradient(std::size_t unit, std::size_t parameter);
-  bool anyone_has(std::size_t unit, std::size_t parameter) const;
-  bool anyone_has(std::size_t unit) const;
-  std::span<std::int64_t> places(int rank, std::size_t unit) const;
+ protected:
+  GradientReducer(std::vector<FlatUnit>& units, int rank);
 
-  comm::Group& group_;
+  /// The unit gets its first gradient of the round, or its absence is about to be noted.
+  virtual void enter_unit(std::size_t unit) = 0;
+  /// Keeps a gradient until the unit is complete, or adds it to one kept in an earlier pass.
+  virtual void keep(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) = 0;
+  /// Forgets what was kept for a unit that was not handed over.
+  virtual void forget(std::size_t unit) = 0;
+  /// Whether units are handed over inside backward, as they become complete.
+  virtual bool hands_over_early() const { return true; }
+  /// Gives this rank's gradients of a complete unit to the others. Does not wait.
+  virtual void hand_over(std::size_t unit) = 0;
+  /// The same at the end of the round for units that are not complete.
+  virtual void hand_over_rest(const std::vector<std::size_t>& rest) = 0;
+  /// Goes on with units that were handed over, as far as that needs no waiting.
+  virtual void poll() = 0;
+  /// Waits for all units that were handed over and reduces them.
+  virtual void finish_units() = 0;
+
+  void begin_unit(std::size_t unit);
+  /// Makes the parameter's part of the reduced gradient the .grad of its shard.
+  void attach(std::size_t unit, std::size_t parameter);
+  /// Whether the shard has a gradient to add to. One that the user has set is taken over.
+  bool holds_gradient(std::size_t unit, std::size_t parameter);
+  /// Makes `part`, which holds the mean over ranks of what this rank owns of a unit, the shards'
+  /// gradients, or adds it to them, times `scale`; only for parameters whose flag is set.
+  void store_mean(std::size_t unit, const GradientFlags& any, const at::Tensor& part, double scale);
+  void count_held(std::int64_t bytes);
+  void mark_handed_over(std::size_t unit) { handed_over_[unit] = true; }
+
   std::vector<FlatUnit>& units_;
   std::vector<std::vector<at::Tensor>> shards_;
-  comm::SignalBoard& board_;
-  std::size_t ready_;     // first of the board's ready counters
-  std::size_t consumed_;  // first of its consumed counters
-
-  // Where a rank's gradients of a round are, in its row of the memory; -1 for none. One number a
-  // parameter, in shared memory.
-  std::unique_ptr<comm::SharedSegment> notices_;
-  std::vector<std::int64_t> notice_offset_;  // by unit, in a rank's row of notices
-  std::int64_t notice_row_ = 0;
-  std::shared_ptr<StepMemory> memory_;
-
   std::uint64_t round_ = 0;  // of the last round begun
-  bool in_round_ = false;
-  bool sync_ = true;
-  double divide_factor_ = 0;  // 0: the number of ranks
-  std::vector<bool> begun_;   // by unit: its notice is of this round
-  std::vector<std::int64_t>
-      remaining_;                     // by unit: gradients still to come in this pass, -1 for all
-  std::vector<bool> posted_;          // by unit: ready in this round
-  std::vector<std::size_t> pending_;  // units ready here and not reduced yet, oldest first
-
-  // This rank's whole gradients, until every rank has read them.
-  struct Held {
-    std::uint64_t round = 0;  // 0 for none
-    std::vector<at::Tensor> gradients;
-  };
-  std::vector<Held> held_;  // by unit
-  std::int64_t held_bytes_ = 0;
-  std::int64_t peak_held_bytes_ = 0;
-  std::int64_t copied_bytes_ = 0;
-  std::vector<const void*> parts_;
   std::vector<UnitReduction> counts_;
   std::vector<double> unit_exposed_;
   double exposed_seconds_ = 0;
+  std::int64_t copied_bytes_ = 0;
+
+ private:
+  void begin_round();
+  void finish_round();
+
+  int rank_;
+  bool in_round_ = false;
+  bool sync_ = true;
+  std::vector<bool> begun_;              // by unit: it was entered in this round
+  std::vector<std::int64_t> remaining_;  // by unit: gradients to come in this pass, -1 for all
+  std::vector<bool> handed_over_;        // by unit: in this round
+  std::int64_t held_bytes_ = 0;
+  std::int64_t peak_held_bytes_ = 0;
 };
+
+/// Whether a gradient that autograd is about to store may be kept without a copy.
+bool is_only_ours(const at::Tensor& gradient);
+
+at::Tensor to_dense(const at::Tensor& gradient);
+
+/// What turns the mean over all ranks into what the options ask for.
+double scale_of_mean(const comm::Group& all, const GradientReducer::Options& options);
+
+/// Received by a rank for an all_reduce of `bytes` bytes.
+std::int64_t all_reduce_bytes(const comm::Group& group, std::int64_t bytes);
 
 }  // namespace fullshard::shard

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -10,20 +11,40 @@
 
 namespace fullshard::shard {
 
-/// The memory of all units on one rank: shared with the other ranks of the shard group, or the
-/// rank's own for replicated units. Not yet readable by all when the constructor returns;
-/// UpdateGate says when.
+struct UnitMemoryOptions {
+  bool from_rank0 = true;  ///< start from rank 0's values; off, each rank gives its own range
+  bool dynamic = false;    ///< FullyShardOptions::dynamic
+};
+
+/// The memory of all units on one rank: its own slices, and units as a whole while they are needed.
 class UnitMemory {
  public:
-  /// Collective. Sets `full` of every unit and fills it from the parameters as they were found:
-  /// with `sync` from those of rank 0 of all ranks, otherwise each rank's own range from its own.
-  UnitMemory(const comm::Mesh& mesh, std::vector<FlatUnit>& units, bool sync);
+  /// Collective. Sets `own_memory` of every unit and fills it from the parameters as they were
+  /// found. `units` must outlive the object.
+  static std::unique_ptr<UnitMemory> make(const comm::Mesh& mesh, std::vector<FlatUnit>& units,
+                                          const UnitMemoryOptions& options);
 
- private:
-  void allocate(const comm::Mesh& mesh, std::vector<FlatUnit>& units);
+  virtual ~UnitMemory() = default;
 
-  std::unique_ptr<comm::SharedSegment> shared_;
-  at::Tensor private_;
+  /// The whole unit with the values of `version`, which UpdateGate says may be read. The same
+  /// address until release() when called again.
+  virtual std::byte* gather(std::size_t unit, std::int64_t version) = 0;
+
+  /// The unit is not used as a whole any more.
+  virtual void release(std::size_t unit) = 0;
+
+  /// Does what other ranks may be waiting for that use units which this rank does not.
+  virtual void take_part(std::int64_t version) = 0;
+
+  /// Whether units are to stay gathered until the next update, because ranks may use them in any
+  /// order.
+  virtual bool keeps_units() const = 0;
+
+  /// Received for a unit that was made resident `gathers` times, or would have been by copying.
+  virtual std::int64_t gathered_bytes(std::size_t unit, std::int64_t gathers) const = 0;
+
+  /// Seconds spent waiting for other ranks.
+  virtual double waited_seconds() const = 0;
 };
 
 }  // namespace fullshard::shard

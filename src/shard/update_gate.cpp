@@ -5,26 +5,33 @@
 
 namespace fullshard::shard {
 
-void UpdateGate::begin_write() {
+std::unique_ptr<UpdateGate> UpdateGate::make(comm::Group& shard) {
+  if (!shard.shares_memory()) return std::make_unique<PrivateUpdateGate>();
+  return std::make_unique<SharedUpdateGate>(
+      shard.allocate_signals(SharedUpdateGate::kCounters, "parameter updates"));
+}
+
+void SharedUpdateGate::begin_write() {
   if (writing_) return;
   const Stopwatch watch(waited_seconds_);
   ++version_;
-  board_.post(kReadDone, static_cast<std::uint64_t>(version_));
-  board_.wait(kReadDone, static_cast<std::uint64_t>(version_), "optimizer update", {"", version_});
+  const auto version = static_cast<std::uint64_t>(version_);
+  board_->post(kReadDone, version);
+  board_->wait(kReadDone, version, "optimizer update", {"", version_});
   writing_ = true;
 }
 
-void UpdateGate::end_write() {
+void SharedUpdateGate::end_write() {
   if (!writing_) return;
   writing_ = false;
-  board_.post(kWritten, static_cast<std::uint64_t>(version_));
+  board_->post(kWritten, static_cast<std::uint64_t>(version_));
 }
 
-void UpdateGate::ensure_readable(const std::string& unit) {
+void SharedUpdateGate::ensure_readable(const std::string& unit) {
   if (is_readable()) return;
   const Stopwatch watch(waited_seconds_);
   end_write();
-  board_.wait(kWritten, static_cast<std::uint64_t>(version_), "all_gather", {unit, version_});
+  board_->wait(kWritten, static_cast<std::uint64_t>(version_), "all_gather", {unit, version_});
   readable_version_ = version_;
 }
 

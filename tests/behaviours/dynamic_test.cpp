@@ -1,9 +1,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <functional>
+#include <string>
+#include <vector>
 
+#include "fullshard/base/error.h"
 #include "support/equality.h"
+#include "support/networks.h"
 
 // Ranks, and steps, that do not all use the same units in the same order.
 
@@ -55,9 +60,14 @@ Passes in_order(const Order& order) {
   };
 }
 
+// Ranks that share memory may differ anyhow; others with `dynamic`.
 void expect_equal(const Order& order) {
-  testing::expect_equal_passes_for_strategies(kTask, in_order(order),
-                                              {.ranks = kRanks, .training = {.steps = 6}});
+  const EqualityOptions options{.ranks = kRanks, .training = {.steps = 6}};
+  testing::expect_equal_passes_for_strategies(kTask, in_order(order), options);
+  EqualityOptions apart = options;
+  apart.over_gloo = true;
+  apart.sharding.dynamic = true;
+  testing::expect_equal_passes_for_strategies(kTask, in_order(order), apart);
 }
 
 TEST(Behaviours, C1_AUnitThatOneRankSkipsCountsAsZeroGradient) {
@@ -79,11 +89,70 @@ TEST(Behaviours, C1_ARankThatSkipsTheOnlyShardedUnit) {
   };
   const std::vector<ParameterRule> rules = {
       {.pattern = "units.2.*", .strategy = ShardingStrategy::FULL_SHARD}};
+  for (const bool over_gloo : {false, true}) {
+    testing::expect_equal_passes(kTask, in_order(order),
+                                 {.ranks = kRanks,
+                                  .training = {.steps = 6},
+                                  .sharding = {.sharding_strategy = ShardingStrategy::NO_SHARD,
+                                               .rules = rules,
+                                               .dynamic = over_gloo},
+                                  .over_gloo = over_gloo});
+  }
+}
+
+// What each rank's training ends in when its ranks run their units in these orders and cannot
+// share memory, without `dynamic`.
+void expect_mismatch(const Order& order, const std::vector<std::string>& in_message) {
+  const auto failed = [&](comm::World& world) {
+    const auto model = kTask.build();
+    auto& chooser = static_cast<Chooser&>(*model);
+    const auto sharded = fully_shard(model, world.mesh());
+    for (std::int64_t step = 0; step < 4; ++step) {
+      const Batch batch = testing::rows_of_rank(kTask.batch(step), world.rank(), world.size());
+      chooser.order = order(step, world.rank());
+      chooser.loss(batch.x, batch.y).backward();
+    }
+  };
+  testing::run_over_gloo(kRanks,
+                         [&](comm::World& world) {
+                           try {
+                             failed(world);
+                             ADD_FAILURE() << "rank " << world.rank() << " did not fail";
+                           } catch (const base::Error& error) {
+                             EXPECT_EQ(error.code(), base::ErrorCode::kMismatch) << error.what();
+                             for (const std::string& text : in_message) {
+                               EXPECT_NE(std::string(error.what()).find(text), std::string::npos)
+                                   << error.what();
+                             }
+                           }
+                         },
+                         {.timeout = std::chrono::seconds(5)});
+}
+
+TEST(Behaviours, C1_WithoutDynamicASkippedUnitIsNamedAndWhoCalledIt) {
+  expect_mismatch(
+      [](std::int64_t step, int rank) -> std::vector<std::size_t> {
+        if (step == 2 && rank == 1) return {0, 1};
+        return {0, 2, 1};
+      },
+      {"rank 0: all_gather", "unit 'units.2'", "rank 1: all_gather", "unit 'units.1'"});
+}
+
+TEST(Behaviours, C3_WithoutDynamicBothOrdersAreShown) {
+  expect_mismatch(
+      [](std::int64_t, int rank) -> std::vector<std::size_t> {
+        if (rank == 0) return {0, 1, 2};
+        return {0, 2, 1};
+      },
+      {"rank 0: all_gather", "unit 'units.1'", "rank 1: all_gather", "unit 'units.2'"});
+}
+
+TEST(Behaviours, C3_WithoutDynamicAllRanksMayChangeTheOrderTogether) {
   testing::expect_equal_passes(
-      kTask, in_order(order),
-      {.ranks = kRanks,
-       .training = {.steps = 6},
-       .sharding = {.sharding_strategy = ShardingStrategy::NO_SHARD, .rules = rules}});
+      kTask, in_order([](std::int64_t step, int) {
+        return step % 2 == 0 ? std::vector<std::size_t>{0, 1, 2} : std::vector<std::size_t>{2, 1};
+      }),
+      {.ranks = kRanks, .training = {.steps = 6}, .over_gloo = true});
 }
 
 TEST(Behaviours, C3_RanksRunUnitsInDifferentOrder) {

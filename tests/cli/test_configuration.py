@@ -75,7 +75,7 @@ def test_broken_toml_and_missing_files_are_named(fullshard):
      '--training.steps: found text "1.5"; expected an integer, 1 or more'),
     (("--training.steps", "0"), "--training.steps: found integer 0; expected an integer, 1 or more"),
     (("--comm.backend", "shn"), '--comm.backend: found text "shn"; expected one of auto, shm, '
-                                "local; did you mean shm?"),
+                                "gloo, local; did you mean shm?"),
     (("--model.dim", "130"),
      "model.dim (130) must be a multiple of model.n_heads (4); use 128 or 132"),
     (("--job.nproc_per_node", "3", "--training.global_batch_size", "32"),

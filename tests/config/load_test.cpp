@@ -58,8 +58,8 @@ TEST(Toml, NamesFileLineKeyFoundAndExpectedForEachType) {
   EXPECT_EQ(toml_complaint("[optimizer]\nno_decay = 'x'\n"),
             "run.toml:2: optimizer.no_decay: found text \"x\"; expected a list of UTF-8 texts");
   EXPECT_EQ(toml_complaint("[comm]\nbackend = 'shn'\n"),
-            "run.toml:2: comm.backend: found text \"shn\"; expected one of auto, shm, local; did "
-            "you mean shm?");
+            "run.toml:2: comm.backend: found text \"shn\"; expected one of auto, shm, gloo, "
+            "local; did you mean shm?");
 }
 
 TEST(Toml, SuggestsTheNearestKey) {

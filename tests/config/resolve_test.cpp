@@ -48,7 +48,6 @@ TEST(Resolve, KeepsWhatWasSet) {
   config.job.threads_per_rank = 3;
   config.comm.backend = Backend::kLocal;
   EXPECT_TRUE(same(resolve(config, 64), config));
-  EXPECT_EQ(resolve({}, 2).comm.backend, Backend::kShm);
 }
 
 TEST(Validate, HeadsMustDivideTheWidth) {

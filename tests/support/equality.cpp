@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/networks.h"
+
 namespace fullshard::testing {
 namespace {
 
@@ -27,14 +29,19 @@ shard::StateDict run_unsharded(const Problem& task, const Passes& passes,
 void expect_equal_passes(const Problem& task, const Passes& passes,
                          const EqualityOptions& options) {
   const shard::StateDict expected = run_unsharded(task, passes, options.training);
-  comm::run_as_threads(options.ranks, [&](comm::World& world) {
+  const auto run_rank = [&](comm::World& world) {
     const auto model = task.build();
     const auto sharded = shard::fully_shard(model, world.mesh(options.mesh), options.sharding);
     const auto optimizer = stock_optimizer(options.training.optimizer, sharded.parameters());
     run_steps(*model, *optimizer, task, passes, options.training.steps,
               {.rank = world.rank(), .size = world.size()});
     expect_match(sharded.full_state_dict(), expected, 1e-10);
-  });
+  };
+  if (options.over_gloo) {
+    run_over_gloo(options.ranks, run_rank);
+  } else {
+    comm::run_as_threads(options.ranks, run_rank);
+  }
 }
 
 void expect_equal_training(const Problem& task, const EqualityOptions& options) {

@@ -24,6 +24,7 @@ struct EqualityOptions {
   TrainOptions training = {};  ///< clipping is not used
   shard::FullyShardOptions sharding = {};
   comm::MeshOptions mesh = {};
+  bool over_gloo = false;  ///< ranks that do not share memory
 };
 
 /// Trains unsharded and sharded with the same passes and expects the same parameters to 1e-10.

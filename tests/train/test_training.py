@@ -73,11 +73,13 @@ def test_two_identical_runs_are_bitwise_equal(runs):
     assert numbers("a.jsonl") == numbers("b.jsonl")
 
 
-def test_threads_and_processes_train_alike(runs):
+def test_threads_processes_and_messages_train_alike(runs):
     def losses(name, backend):
         return [r["loss"] for r in runs.steps(name, "--job.nproc_per_node", "2",
                                               "--comm.backend", backend)]
-    assert losses("threads.jsonl", "local") == losses("processes.jsonl", "shm")
+    expected = losses("threads.jsonl", "local")
+    assert losses("processes.jsonl", "shm") == expected
+    assert losses("messages.jsonl", "gloo") == expected
 
 
 def test_M1_eight_jobs_at_once_need_no_port(runs):

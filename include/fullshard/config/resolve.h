@@ -10,7 +10,7 @@ inline constexpr int kMostDefaultRanks = 8;
 /// Settles what was left to the machine, on a host where this job may use `cores` cores:
 /// job.nproc_per_node becomes the largest number of ranks up to the cores and kMostDefaultRanks
 /// among which the global batch can be split evenly; job.threads_per_rank an equal share of the
-/// cores, at least 1; comm.backend `auto` becomes `shm`. Values that were set stay as they are.
+/// cores, at least 1. Values that were set stay as they are.
 TrainConfig resolve(TrainConfig config, int cores);
 
 /// Checks what no single field can show, for a job of `ranks` ranks altogether. Throws

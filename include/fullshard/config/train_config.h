@@ -24,8 +24,9 @@ enum class Wrap {
 
 /// How ranks exchange data.
 enum class Backend {
-  kAuto,   ///< shared memory between processes
-  kShm,    ///< ranks are processes of this host
+  kAuto,   ///< shared memory when all ranks are on one host, Gloo otherwise
+  kShm,    ///< ranks are processes of one host
+  kGloo,   ///< ranks are processes that send messages, on any hosts
   kLocal,  ///< ranks are threads of one process
 };
 

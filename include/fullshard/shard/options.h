@@ -75,6 +75,13 @@ struct FullyShardOptions {
   /// instead of two, at the price of their memory.
   std::vector<std::string> keep_gathered = {};
 
+  /// Where the ranks of the shard group do not share memory: ranks may use units in different
+  /// orders, and skip some, which then count as zero gradient. Costs the overlap of communication
+  /// and the memory of all parameters, which are gathered together at the first use after an update
+  /// and stay until the next. Off, ranks that differ get an error that names the units. Sharing a
+  /// host's memory, ranks may always differ, and this changes nothing.
+  bool dynamic = false;
+
   /// Units gathered ahead of use while a forward runs. 0 gathers on touch; 1 hides a gather behind
   /// one unit's computation where gathering moves bytes, and holds one unit more. Sharing a host's
   /// memory, it gains nothing.

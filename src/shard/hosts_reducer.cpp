@@ -1,0 +1,106 @@
+#include "shard/hosts_reducer.h"
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "shard/stopwatch.h"
+
+namespace fullshard::shard {
+
+HostsReducer::HostsReducer(const comm::Mesh& mesh, std::vector<FlatUnit>& units,
+                           const Options& options)
+    : SharedReducer(*mesh.shard, units, {}),
+      mesh_(mesh),
+      scale_(scale_of_mean(*mesh.all, options)),
+      dynamic_(options.dynamic) {}
+
+GradientFlags HostsReducer::flags_here(std::size_t unit) const {
+  GradientFlags flags;
+  for (std::size_t i = 0; i < units_[unit].parameters.size(); ++i) {
+    flags.push_back(anyone_has(unit, i) ? 1 : 0);
+  }
+  return flags;
+}
+
+// Units start in the order in which they became complete here, which is the same on all replicas.
+void HostsReducer::poll() {
+  const Stopwatch watch(exposed_seconds_);
+  while (!pending_.empty() && is_ready(pending_.front())) {
+    const std::size_t unit = pending_.front();
+    pending_.erase(pending_.begin());
+    start(unit, flags_here(unit));
+  }
+  while (!flights_.empty() && flights_.front().work.done()) finish_first();
+}
+
+void HostsReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
+  const std::vector<std::size_t> complete = std::exchange(pending_, {});
+  for (const std::size_t unit : rest) hand_over(unit);
+  pending_.clear();
+  for (const std::size_t unit : complete) {
+    wait_until_ready(unit);
+    start(unit, flags_here(unit));
+  }
+  std::vector<UnitFlags> flags;
+  for (const std::size_t unit : rest) {
+    wait_until_ready(unit);
+    UnitFlags here{unit, flags_here(unit)};
+    if (here.any() || wants_gradients(units_[unit])) {
+      flags.push_back(std::move(here));
+    } else {
+      post_consumed(unit);
+    }
+  }
+  const std::array<comm::Group*, 1> groups{mesh_.replicate.get()};
+  join_flags(groups, units_, flags, static_cast<std::int64_t>(round_));
+  for (UnitFlags& unit : flags) {
+    if (unit.any()) {
+      start(unit.unit, std::move(unit.flags));
+    } else {
+      post_consumed(unit.unit);
+    }
+  }
+}
+
+void HostsReducer::start(std::size_t unit, GradientFlags any) {
+  const FlatUnit& flat = units_[unit];
+  const std::int64_t bytes = flat.own.size() * flat.element_bytes();
+  Flight flight{.unit = unit, .any = std::move(any), .part = buffers_.take(bytes), .work = {}};
+  auto* part = static_cast<std::byte*>(flight.part.mutable_data_ptr());
+  for (std::size_t i = 0; i < flight.any.size(); ++i) {
+    const layout::Range owned = flat.own_range(i);
+    if (flight.any[i] == 0 || owned.empty()) continue;
+    std::byte* out = part + flat.own_offset(i) * flat.element_bytes();
+    if (anyone_has(unit, i)) {
+      reduce_own(unit, i, out, /*accumulate=*/false);
+    } else {
+      std::memset(out, 0, static_cast<std::size_t>(owned.size() * flat.element_bytes()));
+    }
+  }
+  post_consumed(unit);
+  ++counts_[unit].reductions;
+  counts_[unit].bytes_read += all_reduce_bytes(*mesh_.replicate, bytes);
+  flight.work = mesh_.replicate->all_reduce({part, flat.own.size(), flat.layout.dtype()},
+                                            comm::ReduceOp::kMean,
+                                            {flat.name, static_cast<std::int64_t>(round_)});
+  flights_.push_back(std::move(flight));
+}
+
+void HostsReducer::finish_first() {
+  Flight& flight = flights_.front();
+  {
+    const Stopwatch watch(unit_exposed_[flight.unit]);
+    flight.work.wait();
+  }
+  store_mean(flight.unit, flight.any, flight.part, scale_);
+  buffers_.give_back(std::move(flight.part));
+  flights_.pop_front();
+}
+
+void HostsReducer::finish_units() {
+  while (!flights_.empty()) finish_first();
+  end_round();
+}
+
+}  // namespace fullshard::shard

@@ -1,0 +1,248 @@
+#include "shard/shared_reducer.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "fullshard/base/check.h"
+#include "fullshard/comm/reduce.h"
+#include "shard/stopwatch.h"
+
+namespace fullshard::shard {
+namespace {
+
+constexpr std::int64_t kLine = 64;  // bytes; ranks write their own rows without sharing cache lines
+constexpr std::int64_t kNone = -1;  // the place of a gradient that a rank does not have
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// The gradient seen so that its row-major order is the storage order of the parameter, in which
+// ranks own ranges of it.
+at::Tensor as_stored(const FlatUnit& unit, std::size_t parameter, const at::Tensor& gradient) {
+  const std::int64_t dimension = unit.cut_dimension(parameter);
+  return dimension == 0 ? gradient : to_dense(gradient).movedim(dimension, 0);
+}
+
+}  // namespace
+
+SharedReducer::SharedReducer(comm::Group& group, std::vector<FlatUnit>& units,
+                             const Options& options)
+    : GradientReducer(units, group.rank()),
+      group_(group),
+      divide_factor_(options.divide_factor),
+      board_(group.allocate_signals(2 * units.size(), "gradient reductions")),
+      ready_(0),
+      consumed_(units.size()),
+      held_(units.size()) {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const std::size_t parameters = units_[u].parameters.size();
+    held_[u].gradients.resize(parameters);
+    notice_offset_.push_back(notice_row_);
+    notice_row_ += round_up(static_cast<std::int64_t>(parameters * sizeof(std::int64_t)), kLine);
+  }
+  const std::int64_t bytes = std::max(notice_row_ * group.size(), kLine);
+  notices_ = group.allocate_shared(static_cast<std::size_t>(bytes), "gradient notices");
+  memory_ = StepMemory::make(group, units_);
+}
+
+std::span<std::int64_t> SharedReducer::places(int rank, std::size_t unit) const {
+  std::byte* at = notices_->data() + rank * notice_row_ + notice_offset_[unit];
+  return {reinterpret_cast<std::int64_t*>(at), units_[unit].parameters.size()};
+}
+
+void SharedReducer::collect() {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (held_[unit].round == 0) continue;
+    if (board_->reached(consumed_ + unit, held_[unit].round)) let_go(unit);
+  }
+}
+
+void SharedReducer::let_go(std::size_t unit) {
+  held_[unit].round = 0;
+  for (at::Tensor& gradient : held_[unit].gradients) {
+    if (!gradient.defined()) continue;
+    count_held(-static_cast<std::int64_t>(gradient.nbytes()));
+    gradient.reset();
+  }
+}
+
+// A round's notice replaces the last one's only after every rank has read that.
+void SharedReducer::enter_unit(std::size_t unit) {
+  {
+    const Stopwatch watch(exposed_seconds_);
+    const Stopwatch unit_watch(unit_exposed_[unit]);
+    board_->wait(consumed_ + unit, round_ - 1, "reduce_scatter",
+                 {units_[unit].name, static_cast<std::int64_t>(round_) - 1});
+  }
+  collect();
+  std::ranges::fill(places(group_.rank(), unit), kNone);
+}
+
+void SharedReducer::keep(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
+  if (is_direct()) {
+    give(unit, parameter, gradient);
+  } else {
+    hold(unit, parameter, gradient);
+  }
+}
+
+void SharedReducer::forget(std::size_t unit) {
+  std::ranges::fill(places(group_.rank(), unit), kNone);
+  let_go(unit);
+}
+
+// Keeps a gradient where the other ranks can read it: as it is, if it was made there and is nobody
+// else's, otherwise a copy.
+void SharedReducer::hold(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
+  std::int64_t& place = places(group_.rank(), unit)[parameter];
+  at::Tensor& held = held_[unit].gradients[parameter];
+  if (place != kNone) {  // from an earlier pass without sync
+    held.add_(as_stored(units_[unit], parameter, gradient));
+    return;
+  }
+  const bool owned = gradient.is_sparse() || is_only_ours(gradient);
+  const at::Tensor dense = as_stored(units_[unit], parameter, to_dense(gradient));
+  const at::ScalarType dtype = units_[unit].dtype();
+  const bool here = memory_->offset_of(dense.const_data_ptr()) != kNone;
+  if (here && owned && dense.is_contiguous() && dense.scalar_type() == dtype) {
+    held = dense.detach();
+  } else {
+    held = memory_->make_copy(dtype, dense.sizes());
+    held.copy_(dense);
+    copied_bytes_ += static_cast<std::int64_t>(held.nbytes());
+  }
+  held_[unit].round = round_;
+  count_held(static_cast<std::int64_t>(held.nbytes()));
+  place = held.numel() == 0 ? 0 : memory_->offset_of(held.const_data_ptr());
+}
+
+// Without other ranks a gradient is the shard's, as autograd would have stored it.
+void SharedReducer::give(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
+  places(group_.rank(), unit)[parameter] = 0;
+  at::Tensor& mine = shards_[unit][parameter].mutable_grad();
+  const at::ScalarType mine_dtype = units_[unit].dtype();
+  if (mine.defined()) {
+    const at::Tensor more = as_stored(units_[unit], parameter, gradient);
+    mine.view(more.sizes()).add_(more);
+    return;
+  }
+  const bool owned = gradient.is_sparse() || is_only_ours(gradient);
+  const at::Tensor dense = as_stored(units_[unit], parameter, to_dense(gradient));
+  // Not a view in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in place.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (owned && dense.is_contiguous() && dense.scalar_type() == mine_dtype) {
+    mine = dense.view({-1});
+  } else {
+    mine = at::empty({dense.numel()}, mine_dtype);
+    mine.view(dense.sizes()).copy_(dense);
+    copied_bytes_ += static_cast<std::int64_t>(mine.nbytes());
+  }
+}
+
+void SharedReducer::hand_over(std::size_t unit) {
+  board_->post(ready_ + unit, round_);
+  pending_.push_back(unit);
+}
+
+void SharedReducer::poll() {
+  const Stopwatch watch(exposed_seconds_);
+  std::erase_if(pending_, [&](std::size_t unit) {
+    if (!is_ready(unit)) return false;
+    reduce(unit);
+    return true;
+  });
+}
+
+void SharedReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
+  for (const std::size_t unit : rest) hand_over(unit);
+}
+
+void SharedReducer::wait_until_ready(std::size_t unit) {
+  const Stopwatch watch(unit_exposed_[unit]);
+  board_->wait(ready_ + unit, round_, "reduce_scatter",
+               {units_[unit].name, static_cast<std::int64_t>(round_)});
+}
+
+void SharedReducer::finish_units() {
+  for (const std::size_t unit : std::exchange(pending_, {})) {
+    wait_until_ready(unit);
+    const Stopwatch watch(unit_exposed_[unit]);
+    reduce(unit);
+  }
+  end_round();
+}
+
+void SharedReducer::end_round() {
+  collect();
+  memory_->trim();
+}
+
+bool SharedReducer::anyone_has(std::size_t unit, std::size_t parameter) const {
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (places(rank, unit)[parameter] != kNone) return true;
+  }
+  return false;
+}
+
+bool SharedReducer::anyone_has(std::size_t unit) const {
+  for (std::size_t i = 0; i < units_[unit].parameters.size(); ++i) {
+    if (anyone_has(unit, i)) return true;
+  }
+  return false;
+}
+
+void SharedReducer::reduce(std::size_t unit) {
+  if (anyone_has(unit)) ++counts_[unit].reductions;
+  FlatUnit& flat = units_[unit];
+  for (std::size_t i = 0; i < flat.parameters.size() && !is_direct(); ++i) {
+    if (!anyone_has(unit, i)) continue;
+    const bool accumulate = holds_gradient(unit, i);
+    if (!accumulate) attach(unit, i);
+    auto* memory = static_cast<std::byte*>(flat.gradient.mutable_data_ptr());
+    reduce_own(unit, i, memory + flat.own_offset(i) * flat.element_bytes(), accumulate);
+  }
+  post_consumed(unit);
+}
+
+void SharedReducer::reduce_own(std::size_t unit, std::size_t parameter, std::byte* out,
+                               bool accumulate) {
+  const FlatUnit& flat = units_[unit];
+  const layout::Range owned = flat.own_range(parameter);
+  if (owned.empty()) return;
+  const base::DType dtype = flat.layout.dtype();
+  const bool mean = divide_factor_ == 0;
+  const comm::ReduceOp op = mean ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
+  const double scale = mean ? 1 : 1 / divide_factor_;
+  at::Tensor zeros;
+  collect_parts(unit, parameter, owned, zeros);
+  if (accumulate) {
+    comm::add_reduced_parts(parts_, dtype, out, dtype, owned.size(), op, scale);
+  } else {
+    comm::reduce_parts_to(parts_, dtype, out, dtype, owned.size(), op, scale);
+  }
+}
+
+// Points parts_ at the same range of every rank's gradient. `zeros` stands for ranks that have
+// none.
+void SharedReducer::collect_parts(std::size_t unit, std::size_t parameter, layout::Range range,
+                                  at::Tensor& zeros) {
+  const std::int64_t bytes = units_[unit].element_bytes();
+  parts_.clear();
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const std::int64_t place = places(rank, unit)[parameter];
+    if (place != kNone) {
+      parts_.push_back(memory_->at(rank, place + range.begin * bytes));
+      if (rank != group_.rank()) counts_[unit].bytes_read += range.size() * bytes;
+    } else {
+      if (!zeros.defined()) zeros = at::zeros({range.size()}, units_[unit].dtype());
+      parts_.push_back(zeros.const_data_ptr());
+    }
+  }
+}
+
+}  // namespace fullshard::shard

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "fullshard/comm/group.h"
+#include "shard/gradient_reducer.h"
+#include "shard/step_memory.h"
+
+namespace fullshard::shard {
+
+/// Over the ranks of a group that share memory. Each finished gradient lies in memory that the
+/// others can read, mostly because it was made there; when a unit is complete the rank says so on
+/// the board; each rank then reads its own range from all ranks' gradients, adds in rank order,
+/// divides by the number of ranks and writes its gradient shard, in one pass. Units that are
+/// complete on every rank are reduced inside backward, whenever another one completes; the rest at
+/// its end. Ranks match units by name, not by order.
+///
+/// Counters on the board: unit u is ready in round k, then unit u is consumed in round k. A
+/// gradient is let go once all ranks have consumed it; that never deadlocks, because consuming
+/// waits only for counters of the same round, which every rank posts before it begins the next.
+///
+/// A rank by itself has nothing to add: its gradients become those of the shards as they are.
+class SharedReducer : public GradientReducer {
+ public:
+  SharedReducer(comm::Group& group, std::vector<FlatUnit>& units, const Options& options);
+
+  /// What this thread makes from now on may be read by the other ranks.
+  void begin_step() override { make_tensors_in(memory_); }
+  void end_step() override { make_tensors_in(nullptr); }
+  void collect() override;
+
+ protected:
+  void enter_unit(std::size_t unit) override;
+  void keep(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) override;
+  void forget(std::size_t unit) override;
+  void hand_over(std::size_t unit) override;
+  void hand_over_rest(const std::vector<std::size_t>& rest) override;
+  void poll() override;
+  void finish_units() override;
+
+  /// Whether all ranks have handed the unit over in this round.
+  bool is_ready(std::size_t unit) const { return board_->reached(ready_ + unit, round_); }
+  void wait_until_ready(std::size_t unit);
+  /// Whether any rank has a gradient; for units that are ready.
+  bool anyone_has(std::size_t unit, std::size_t parameter) const;
+  /// Writes what this rank owns of a parameter's reduced gradient to `out`, or adds it there.
+  void reduce_own(std::size_t unit, std::size_t parameter, std::byte* out, bool accumulate);
+  /// This rank reads the unit's gradients no more.
+  void post_consumed(std::size_t unit) { board_->post(consumed_ + unit, round_); }
+  /// All units of the round are reduced.
+  void end_round();
+
+  std::vector<std::size_t> pending_;  // units ready here and not reduced yet, oldest first
+
+ private:
+  void hold(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
+  void let_go(std::size_t unit);
+  void give(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
+  void reduce(std::size_t unit);
+  void collect_parts(std::size_t unit, std::size_t parameter, layout::Range range,
+                     at::Tensor& zeros);
+  bool is_direct() const { return group_.size() == 1 && divide_factor_ == 0; }
+  bool anyone_has(std::size_t unit) const;
+  std::span<std::int64_t> places(int rank, std::size_t unit) const;
+
+  comm::Group& group_;
+  double divide_factor_;  // 0: the number of ranks
+  std::unique_ptr<comm::SignalBoard> board_;
+  std::size_t ready_;     // first of the board's ready counters
+  std::size_t consumed_;  // first of its consumed counters
+
+  // Where a rank's gradients of a round are, in its row of the memory; -1 for none. One number a
+  // parameter, in shared memory.
+  std::unique_ptr<comm::SharedSegment> notices_;
+  std::vector<std::int64_t> notice_offset_;  // by unit, in a rank's row of notices
+  std::int64_t notice_row_ = 0;
+  std::shared_ptr<StepMemory> memory_;
+
+  // This rank's whole gradients, until every rank has read them.
+  struct Held {
+    std::uint64_t round = 0;  // 0 for none
+    std::vector<at::Tensor> gradients;
+  };
+  std::vector<Held> held_;  // by unit
+  std::vector<const void*> parts_;
+};
+
+}  // namespace fullshard::shard

@@ -1,0 +1,65 @@
+#include "shard/shared_unit_memory.h"
+
+#include <ATen/ops/zeros.h>
+
+#include "shard/store_values.h"
+
+namespace fullshard::shard {
+namespace {
+
+constexpr std::int64_t kPage = 4096;
+
+std::int64_t round_to_page(std::int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+}  // namespace
+
+SharedUnitMemory::SharedUnitMemory(const comm::Mesh& mesh, std::vector<FlatUnit>& units,
+                                   bool from_rank0)
+    : units_(units) {
+  allocate(mesh);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (from_rank0) {
+      store_rank0s(mesh, unit);
+    } else {
+      store_own(units_[unit]);
+    }
+  }
+}
+
+void SharedUnitMemory::allocate(const comm::Mesh& mesh) {
+  std::int64_t shared_bytes = kPage;
+  std::int64_t private_bytes = kPage;
+  for (const FlatUnit& unit : units_) {
+    (unit.replicated() ? private_bytes : shared_bytes) += round_to_page(unit.layout.flat_bytes());
+  }
+  shared_ = mesh.shard->allocate_shared(static_cast<std::size_t>(shared_bytes), "parameters");
+  private_ = at::zeros({private_bytes}, at::kByte);
+  std::byte* shared_memory = shared_->data();
+  auto* private_memory = static_cast<std::byte*>(private_.mutable_data_ptr());
+  for (FlatUnit& unit : units_) {
+    std::byte*& memory = unit.replicated() ? private_memory : shared_memory;
+    whole_.push_back(memory);
+    unit.own_memory = memory + unit.own.begin * unit.element_bytes();
+    memory += round_to_page(unit.layout.flat_bytes());
+  }
+}
+
+// Rank 0's values everywhere. A shared unit is written by the first rank of each shard group, which
+// has rank 0's values from the replicate group of those first ranks.
+void SharedUnitMemory::store_rank0s(const comm::Mesh& mesh, std::size_t index) const {
+  const FlatUnit& unit = units_[index];
+  const bool writes = unit.replicated() || mesh.shard->rank() == 0;
+  if (!writes) return;
+  store_whole(unit, whole_[index]);
+  comm::Group& sources = unit.replicated() ? *mesh.all : *mesh.replicate;
+  sources
+      .broadcast({whole_[index], unit.layout.flat_size(), unit.layout.dtype()}, 0, {unit.name, 0})
+      .wait();
+}
+
+std::int64_t SharedUnitMemory::gathered_bytes(std::size_t index, std::int64_t gathers) const {
+  const FlatUnit& unit = units_[index];
+  return gathers * (unit.layout.flat_bytes() - unit.own.size() * unit.element_bytes());
+}
+
+}  // namespace fullshard::shard

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <functional>
+
+#include "fullshard/comm/world.h"
+
+// Ranks that do not share memory, as threads that are connected over Gloo.
+
+namespace fullshard::testing {
+
+/// Like comm::run_as_threads. Rethrows what the first rank threw.
+void run_over_gloo(int size, const std::function<void(comm::World&)>& body,
+                   const comm::CommOptions& options = {});
+
+/// Ranks on `hosts` hosts of `ranks` each: `mesh` has the ranks of one host as its shard group,
+/// which share memory, and `world` is that of all ranks, which do not.
+void run_on_hosts(int hosts, int ranks,
+                  const std::function<void(comm::World& world, const comm::Mesh& mesh)>& body);
+
+}  // namespace fullshard::testing
