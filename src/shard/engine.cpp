@@ -17,6 +17,7 @@
 #include "shard/strategy.h"
 
 namespace fullshard::shard {
+
 // Where ranks share memory a unit is in place once every rank has written its shard: gathering is a
 // wait, no copy.
 class Engine::ParameterSource final : public residency::UnitSource {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fullshard/base/error.h"
+#include "support/networks.h"
 #include "support/training.h"
 
 // B: correctness and numerics.
@@ -70,7 +71,7 @@ class Averaging : public ::testing::TestWithParam<std::tuple<at::ScalarType, Sha
 TEST_P(Averaging, B2_GradientsAreTheMeanOverRanks) {
   const auto [dtype, strategy] = GetParam();
   const Problem task = testing::mlp_problem({5, 7, 3}, dtype);
-  comm::run_as_threads(4, [&, chosen = strategy, type = dtype](comm::World& world) {
+  testing::run_both_ways(4, [&, chosen = strategy, type = dtype](comm::World& world) {
     std::map<std::string, at::Tensor> mean;
     for (int rank = 0; rank < 4; ++rank) {
       const auto plain = task.build();

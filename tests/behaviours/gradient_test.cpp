@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "support/networks.h"
 #include "support/training.h"
 
 // F: gradient accumulation and clipping. P: performance seen by counters.
@@ -176,7 +177,7 @@ TEST(Behaviours, B6_EveryStrategyScalesGradientsAlike) {
        {Mode{ShardingStrategy::NO_SHARD, 1}, Mode{ShardingStrategy::FULL_SHARD, 1},
         Mode{ShardingStrategy::HYBRID_SHARD, 2}}) {
     for (const double factor : {0.0, 300.0}) {
-      comm::run_as_threads(4, [&](comm::World& world) {
+      testing::run_both_ways(4, [&](comm::World& world) {
         const auto model = task.build();
         const auto sharded =
             fully_shard(model, world.mesh({.replicate = mode.replicate}),

@@ -32,6 +32,11 @@ void run_over_gloo(int size, const std::function<void(comm::World&)>& body,
   if (first) std::rethrow_exception(first);
 }
 
+void run_both_ways(int size, const std::function<void(comm::World&)>& body) {
+  comm::run_as_threads(size, body);
+  run_over_gloo(size, body);
+}
+
 void run_on_hosts(int hosts, int ranks,
                   const std::function<void(comm::World&, const comm::Mesh&)>& body) {
   std::vector<comm::World> in_host;

@@ -12,6 +12,9 @@ namespace fullshard::testing {
 void run_over_gloo(int size, const std::function<void(comm::World&)>& body,
                    const comm::CommOptions& options = {});
 
+/// Runs `body` on ranks that share memory and then on ranks that do not.
+void run_both_ways(int size, const std::function<void(comm::World&)>& body);
+
 /// Ranks on `hosts` hosts of `ranks` each: `mesh` has the ranks of one host as its shard group,
 /// which share memory, and `world` is that of all ranks, which do not.
 void run_on_hosts(int hosts, int ranks,

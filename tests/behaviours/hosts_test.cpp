@@ -1,0 +1,88 @@
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "support/counted_group.h"
+#include "support/equality.h"
+#include "support/networks.h"
+
+// Jobs on several hosts.
+
+namespace fullshard::shard {
+namespace {
+
+using testing::CountedGroup;
+
+TEST(Behaviours, P7_BetweenHostsGoReducedGradientsOfTheShardsOnly) {
+  const auto task = testing::gpt_problem(17, 6, 3);
+  const testing::TrainOptions one{.steps = 1};
+  const StateDict expected = testing::train_reference(task, one);
+  testing::run_on_hosts(2, 2, [&](comm::World& world, const comm::Mesh& mesh) {
+    const auto model = task.build();
+    const auto between = std::make_shared<CountedGroup>(mesh.replicate);
+    const auto all = std::make_shared<CountedGroup>(mesh.all);
+    const auto sharded = fully_shard(model, comm::Mesh{mesh.shard, between, all},
+                                     {.sharding_strategy = ShardingStrategy::HYBRID_SHARD});
+    between->counts = {};
+    all->counts = {};
+    testing::train_steps(*model, sharded, world, task, one);
+    const Counters counters = sharded.counters();
+    EXPECT_GT(counters.all_gathers, 0);
+    EXPECT_EQ(between->counts.all_reduce, counters.parameter_shard_bytes);
+    for (const auto& group : {between, all}) {
+      EXPECT_EQ(group->counts.all_gather, 0);
+      EXPECT_EQ(group->counts.reduce_scatter, 0);
+      EXPECT_EQ(group->counts.broadcast, 0);
+    }
+    EXPECT_EQ(all->counts.all_reduce, 0);
+    testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
+  });
+}
+
+// Two ranks of a host share memory, so they may differ; replicas of a shard may not, unless
+// `dynamic`.
+struct Optional : testing::Model {
+  Optional() {
+    for (const char* name : {"a", "b", "c"}) {
+      units.push_back(register_module(name, torch::nn::Linear(4, 4)));
+    }
+    to(at::kDouble);
+  }
+  at::Tensor loss(const at::Tensor& x, const at::Tensor& y) override {
+    at::Tensor h = units[0](x);
+    if (uses_b) h = h + torch::tanh(units[1](h));
+    return (units[2](h) - y).pow(2).mean();
+  }
+  std::vector<torch::nn::Linear> units;
+  bool uses_b = true;
+};
+
+void train_where_some_skip(const std::function<bool(int rank)>& uses_b, bool dynamic) {
+  const auto task = testing::problem_of<Optional>(4, 4);
+  const auto reference = task.build();
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto rows = testing::rows_of_rank(task.batch(0), rank, 4);
+    static_cast<Optional&>(*reference).uses_b = uses_b(rank);
+    (reference->loss(rows.x, rows.y) / 4).backward();
+  }
+  testing::run_on_hosts(2, 2, [&](comm::World& world, const comm::Mesh& mesh) {
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, mesh,
+                                     {.auto_wrap_policy = wrap_named({"a", "b", "c"}),
+                                      .sharding_strategy = ShardingStrategy::HYBRID_SHARD,
+                                      .dynamic = dynamic});
+    static_cast<Optional&>(*model).uses_b = uses_b(world.rank());
+    const auto rows = testing::rows_of_rank(task.batch(0), world.rank(), 4);
+    model->loss(rows.x, rows.y).backward();
+    testing::expect_gradients_of(sharded, *reference);
+  });
+}
+
+TEST(Behaviours, C1_WithSeveralHostsARankSkipsAUnit) {
+  train_where_some_skip([](int rank) { return rank != 3; }, /*dynamic=*/true);
+  train_where_some_skip([](int rank) { return rank < 2; }, /*dynamic=*/true);
+  train_where_some_skip([](int) { return false; }, /*dynamic=*/false);
+}
+
+}  // namespace
+}  // namespace fullshard::shard
