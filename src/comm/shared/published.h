@@ -39,7 +39,7 @@ class Published {
       for (std::size_t i = 0; i < kWords; ++i) copy[i] = words_[i].load(std::memory_order_acquire);
       if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) {
         T value;
-        std::memcpy(&value, copy.data(), sizeof(T));
+        std::memcpy(static_cast<void*>(&value), copy.data(), sizeof(T));
         return value;
       }
     }

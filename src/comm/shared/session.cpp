@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "comm/shared/futex.h"
 #include "comm/shared/report.h"
@@ -47,7 +48,7 @@ Session::Session(std::shared_ptr<SharedSegment> memory, int rank, std::vector<in
       rank_(rank),
       members_(std::move(members)),
       fabric_(std::move(fabric)),
-      options_(options),
+      options_(std::move(options)),
       exceptions_at_start_(std::uncaught_exceptions()) {
   FULLSHARD_CHECK_EQ(static_cast<int>(members_.size()), block_.ranks());
   options_.staging = block_.staging_bytes();

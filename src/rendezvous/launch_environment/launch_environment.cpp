@@ -61,8 +61,8 @@ bool are_different(const Findings& a, const Findings& b) {
 // Slurm before MPI, but for an mpirun that was started inside a step of Slurm: its ranks inherit
 // the variables of the step, which number something else.
 Findings from_batch_systems(const Variables& variables) {
-  const Findings slurm = from_slurm(variables);
-  const Findings mpi = from_mpi(variables);
+  Findings slurm = from_slurm(variables);
+  Findings mpi = from_mpi(variables);
   if (!slurm.rank) return mpi;
   return mpi.rank && are_different(slurm, mpi) ? mpi : slurm;
 }
