@@ -4,11 +4,12 @@
 #include <utility>
 
 #include "fullshard/base/check.h"
+#include "shard/round_up.h"
 
 namespace fullshard::shard {
 
 std::int64_t Arena::allocate(std::int64_t bytes) {
-  const std::int64_t rounded = std::max<std::int64_t>((bytes + 63) / 64 * 64, 64);
+  const std::int64_t rounded = std::max<std::int64_t>(round_up(bytes, 64), 64);
   std::int64_t begin = 0;
   auto at = regions_.begin();
   for (; at != regions_.end() && at->begin - begin < rounded; ++at) begin = at->end();

@@ -9,6 +9,7 @@
 
 #include "fullshard/base/check.h"
 #include "fullshard/comm/reduce.h"
+#include "shard/round_up.h"
 #include "shard/stopwatch.h"
 
 namespace fullshard::shard {
@@ -16,10 +17,6 @@ namespace {
 
 constexpr std::int64_t kLine = 64;  // bytes; ranks write their own rows without sharing cache lines
 constexpr std::int64_t kNone = -1;  // the place of a gradient that a rank does not have
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // The gradient seen so that its row-major order is the storage order of the parameter, in which
 // ranks own ranges of it.

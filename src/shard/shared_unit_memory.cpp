@@ -2,14 +2,13 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "shard/round_up.h"
 #include "shard/store_values.h"
 
 namespace fullshard::shard {
 namespace {
 
 constexpr std::int64_t kPage = 4096;
-
-std::int64_t round_to_page(std::int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 }  // namespace
 
@@ -30,7 +29,7 @@ void SharedUnitMemory::allocate(const comm::Mesh& mesh) {
   std::int64_t shared_bytes = kPage;
   std::int64_t private_bytes = kPage;
   for (const FlatUnit& unit : units_) {
-    (unit.replicated() ? private_bytes : shared_bytes) += round_to_page(unit.layout.flat_bytes());
+    (unit.replicated() ? private_bytes : shared_bytes) += round_up(unit.layout.flat_bytes(), kPage);
   }
   shared_ = mesh.shard->allocate_shared(static_cast<std::size_t>(shared_bytes), "parameters");
   private_ = at::zeros({private_bytes}, at::kByte);
@@ -40,7 +39,7 @@ void SharedUnitMemory::allocate(const comm::Mesh& mesh) {
     std::byte*& memory = unit.replicated() ? private_memory : shared_memory;
     whole_.push_back(memory);
     unit.own_memory = memory + unit.own.begin * unit.element_bytes();
-    memory += round_to_page(unit.layout.flat_bytes());
+    memory += round_up(unit.layout.flat_bytes(), kPage);
   }
 }
 

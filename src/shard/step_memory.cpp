@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "fullshard/base/check.h"
+#include "shard/round_up.h"
 
 namespace fullshard::shard {
 namespace {
@@ -18,10 +19,6 @@ constexpr std::size_t kLarge = std::size_t{64} << 10;
 constexpr std::size_t kSmallest = 256;
 constexpr std::int64_t kLeastTrimmed = std::int64_t{1} << 20;
 constexpr std::int64_t kPage = 4096;
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // Address space only. Above what a step needs of it, it is never touched; what does not fit is made
 // in ordinary memory.

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fullshard/base/error.h"
+#include "support/temporary_folder.h"
 
 namespace fullshard::base {
 namespace {
@@ -19,16 +20,7 @@ using ::testing::HasSubstr;
 // report_error() with a file for torch's elastic agent; what it wrote there, and on stderr.
 class ElasticErrorFile : public ::testing::Test {
  protected:
-  ElasticErrorFile() {
-    std::string name = (std::filesystem::temp_directory_path() / "fullshard-XXXXXX").string();
-    EXPECT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-    path_ = folder_ / "error.json";
-  }
-  ~ElasticErrorFile() override {
-    ::unsetenv(kElasticErrorFileVariable);
-    std::filesystem::remove_all(folder_);
-  }
+  ~ElasticErrorFile() override { ::unsetenv(kElasticErrorFileVariable); }
 
   void report(const std::exception& error, const std::string& path) {
     ::setenv(kElasticErrorFileVariable, path.c_str(), 1);
@@ -37,8 +29,8 @@ class ElasticErrorFile : public ::testing::Test {
     shown_ = ::testing::internal::GetCapturedStderr();
   }
 
-  std::filesystem::path folder_;
-  std::filesystem::path path_;
+  fullshard::testing::TemporaryFolder folder_;
+  std::filesystem::path path_ = folder_.path("error.json");
   std::string shown_;
 };
 
@@ -55,14 +47,14 @@ TEST_F(ElasticErrorFile, HasTheFormOfTorchsOwn) {
 }
 
 TEST_F(ElasticErrorFile, ThatCannotBeWrittenHidesNothing) {
-  report(std::runtime_error("disk is full"), folder_ / "none" / "error.json");
+  report(std::runtime_error("disk is full"), folder_.path("none/error.json"));
   EXPECT_EQ(shown_, "fullshard: disk is full\n");
 }
 
 TEST_F(ElasticErrorFile, WithoutANameIsNotWanted) {
   report(std::runtime_error("disk is full"), "");
   EXPECT_EQ(shown_, "fullshard: disk is full\n");
-  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "bench/captured.h"
 #include "bench/error_of.h"
+#include "support/temporary_folder.h"
 
 // The order of things, with small scripts in place of what is measured.
 
@@ -72,8 +73,6 @@ echo '{"mode": "x", "step_s": 0.4, "tok_s": 250.0, "loss": 10.9}'
 class StepBench : public ::testing::Test {
  protected:
   StepBench() {
-    std::string folder = std::filesystem::temp_directory_path() / "bench-test-XXXXXX";
-    folder_ = ::mkdtemp(folder.data());
     options_ = {.spec = {.shape = named_shape("c"), .ranks = 2, .steps = 3},
                 .shape_name = "c",
                 .pairs = 2,
@@ -83,10 +82,7 @@ class StepBench : public ::testing::Test {
     ::unsetenv("FAULT");
   }
 
-  ~StepBench() override {
-    ::unsetenv("FAULT");
-    std::filesystem::remove_all(folder_);
-  }
+  ~StepBench() override { ::unsetenv("FAULT"); }
 
   void add_peer(std::vector<std::string> modes) {
     const std::filesystem::path python = folder_ / "python";
@@ -107,7 +103,8 @@ class StepBench : public ::testing::Test {
     return all;
   }
 
-  std::filesystem::path folder_;
+  const fullshard::testing::TemporaryFolder temporary_;
+  const std::filesystem::path& folder_ = temporary_.path();
   StepBenchOptions options_;
   const Captured report_;
   const Captured progress_;

@@ -31,26 +31,12 @@ std::string MemoryExchange::get(const std::string& key, base::Duration timeout) 
   return values_[key];
 }
 
-FileExchange::Folder::Folder() : maker(getpid()) {
-  std::string name =
-      (std::filesystem::temp_directory_path() / "fullshard-exchange-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) {
-    throw base::Error(base::ErrorCode::kFile, "cannot make a folder like " + name);
-  }
-  path = name;
-}
-
-FileExchange::Folder::~Folder() {
-  std::error_code ignored;
-  if (maker == getpid()) std::filesystem::remove_all(path, ignored);
-}
-
-FileExchange::FileExchange() : folder_(std::make_shared<Folder>()) {}
+FileExchange::FileExchange() : folder_(std::make_shared<fullshard::testing::TemporaryFolder>()) {}
 
 std::filesystem::path FileExchange::file(const std::string& key) const {
   std::string name = key;
   std::replace(name.begin(), name.end(), '/', '.');
-  return folder_->path / name;
+  return folder_->path(name);
 }
 
 void FileExchange::set(const std::string& key, const std::string& value) {

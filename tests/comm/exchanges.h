@@ -8,6 +8,7 @@
 #include <string>
 
 #include "fullshard/comm/exchange.h"
+#include "support/temporary_folder.h"
 
 namespace fullshard::comm::testing {
 
@@ -33,15 +34,9 @@ class FileExchange final : public Exchange {
   std::string get(const std::string& key, base::Duration timeout) override;
 
  private:
-  struct Folder {
-    Folder();
-    ~Folder();
-    std::filesystem::path path;
-    int maker;
-  };
   std::filesystem::path file(const std::string& key) const;
 
-  std::shared_ptr<Folder> folder_;
+  std::shared_ptr<const fullshard::testing::TemporaryFolder> folder_;
 };
 
 }  // namespace fullshard::comm::testing

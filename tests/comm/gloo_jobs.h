@@ -8,23 +8,9 @@
 
 #include "comm/processes.h"
 #include "fullshard/comm/c10d/gloo.h"
+#include "support/temporary_folder.h"
 
 namespace fullshard::comm::testing {
-
-/// A folder that is removed with the object, in the process that made it.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-  int maker_;
-};
 
 /// Ranks of one world as processes that meet in a file. Children are numbered as they are started.
 class GlooJob {
@@ -57,7 +43,7 @@ class GlooJob {
   }
 
  private:
-  TemporaryFolder folder_;
+  fullshard::testing::TemporaryFolder folder_;
   int size_;
   CommOptions options_;
   Processes processes_;  // the last member: its children end before the folder goes

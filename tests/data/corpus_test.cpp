@@ -9,22 +9,17 @@
 #include <vector>
 
 #include "data/counting_source.h"
+#include "support/temporary_folder.h"
 
 namespace fullshard::data {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-class Corpus : public testing::Test {
+class Corpus : public ::testing::Test {
  protected:
-  Corpus() {
-    std::string pattern = (fs::temp_directory_path() / "fullshard-corpus-XXXXXX").string();
-    folder = mkdtemp(pattern.data());
-  }
-  ~Corpus() override { fs::remove_all(folder); }
-
   fs::path write(const std::string& name, const std::string& content) const {
     std::ofstream(folder / name, std::ios::binary) << content;
     return folder / name;
@@ -52,7 +47,8 @@ class Corpus : public testing::Test {
     return files;
   }
 
-  fs::path folder;
+  fullshard::testing::TemporaryFolder temporary;
+  const fs::path& folder = temporary.path();
 };
 
 TEST_F(Corpus, TheBibleIsOneVerseALine) {

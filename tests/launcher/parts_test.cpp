@@ -55,12 +55,13 @@ TEST(Report, OtherTextIsNoReport) {
 
 TEST(Report, GoesToStderrWithoutALauncher) {
   ::unsetenv(base::kErrorFdVariable);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   base::report_error(std::runtime_error("disk is full"));
   ::setenv(base::kErrorFdVariable, "12345", 1);  // of a launcher that did not start this process
   base::report_error(std::runtime_error("again"));
   ::unsetenv(base::kErrorFdVariable);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "fullshard: disk is full\nfullshard: again\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "fullshard: disk is full\nfullshard: again\n");
 }
 
 TEST(Lines, AreCutWhereverThePiecesEnd) {

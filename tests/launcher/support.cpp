@@ -11,16 +11,9 @@
 
 namespace fullshard::launcher {
 
-TestFolder::TestFolder() {
-  std::string name = std::filesystem::temp_directory_path() / "fullshard_launcher_XXXXXX";
-  folder_ = ::mkdtemp(name.data());
-}
-
-TestFolder::~TestFolder() { std::filesystem::remove_all(folder_); }
-
 std::string TestFolder::read(const std::string& name) const {
   std::ostringstream text;
-  text << std::ifstream(folder_ / name).rdbuf();
+  text << std::ifstream(path(name)).rdbuf();
   std::string result = text.str();
   if (result.ends_with('\n')) result.pop_back();
   return result;
@@ -30,7 +23,7 @@ LaunchOptions TestFolder::shell(int nproc, const std::string& script) const {
   LaunchOptions options;
   options.nproc = nproc;
   options.command = {"sh", "-c", script};
-  options.environment = {{"DIR", folder_}, {"CHILD", LAUNCHER_CHILD}};
+  options.environment = {{"DIR", folder_.path()}, {"CHILD", LAUNCHER_CHILD}};
   return options;
 }
 
@@ -43,12 +36,12 @@ void wait_until(const std::function<bool()>& condition, const std::string& what)
 }
 
 Outcome run(const LaunchOptions& options) {
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
   Outcome outcome{};
   outcome.exit_code = launch(options);
-  outcome.err = testing::internal::GetCapturedStderr();
-  outcome.out = testing::internal::GetCapturedStdout();
+  outcome.err = ::testing::internal::GetCapturedStderr();
+  outcome.out = ::testing::internal::GetCapturedStdout();
   return outcome;
 }
 

@@ -8,19 +8,15 @@
 #include <vector>
 
 #include "fullshard/launcher/launch.h"
+#include "support/temporary_folder.h"
 
 namespace fullshard::launcher {
 
 /// A folder that goes with the test; ranks see it as $DIR.
 class TestFolder {
  public:
-  TestFolder();
-  ~TestFolder();
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-
-  std::string path(const std::string& name) const { return folder_ / name; }
-  bool has(const std::string& name) const { return std::filesystem::exists(folder_ / name); }
+  std::string path(const std::string& name) const { return folder_.path(name); }
+  bool has(const std::string& name) const { return std::filesystem::exists(path(name)); }
 
   /// Contents without the last line end; empty when there is no such file.
   std::string read(const std::string& name) const;
@@ -29,7 +25,7 @@ class TestFolder {
   LaunchOptions shell(int nproc, const std::string& script) const;
 
  private:
-  std::filesystem::path folder_;
+  fullshard::testing::TemporaryFolder folder_;
 };
 
 /// Waits until `condition` holds; fails the test when it does not within a minute.

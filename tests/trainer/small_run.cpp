@@ -1,27 +1,11 @@
 #include "trainer/small_run.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <fstream>
 #include <iterator>
 
 namespace fullshard::testing {
-
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "fullshard-trainer-XXXXXX").string();
-  EXPECT_NE(::mkdtemp(name.data()), nullptr);
-  folder_ = name;
-}
-
-TemporaryFolder::~TemporaryFolder() { std::filesystem::remove_all(folder_); }
-
-std::string TemporaryFolder::path(std::string_view name) const { return folder_ / name; }
-
-std::string TemporaryFolder::write(std::string_view name, std::string_view content) const {
-  std::ofstream(path(name), std::ios::binary) << content;
-  return path(name);
-}
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -9,26 +9,11 @@
 #include "fullshard/comm/world.h"
 #include "fullshard/config/train_config.h"
 #include "fullshard/trainer/train.h"
+#include "support/temporary_folder.h"
 
 // Runs that take a fraction of a second, with ranks as threads.
 
 namespace fullshard::testing {
-
-/// A folder of the test's own, removed with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  /// A path inside; with content, a file that has it.
-  std::string path(std::string_view name) const;
-  std::string write(std::string_view name, std::string_view content) const;
-
- private:
-  std::filesystem::path folder_;
-};
 
 std::string read_file(const std::string& path);
 
