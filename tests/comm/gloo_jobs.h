@@ -29,9 +29,12 @@ class GlooJob {
   void start_alone(const std::function<void()>& body) { processes_.start(body); }
 
   /// In a child.
-  World join(int rank) const {
+  World join(int rank) const { return join(rank, options_); }
+
+  /// In a child, with its own options.
+  World join(int rank, const CommOptions& options) const {
     const std::string file = (folder_.path() / "store").string();
-    return make_gloo_world(rank, size_, rendezvous::Store::over_file(file, size_), options_);
+    return make_gloo_world(rank, size_, rendezvous::Store::over_file(file, size_), options);
   }
 
   Processes& processes() { return processes_; }

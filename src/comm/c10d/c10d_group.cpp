@@ -95,8 +95,9 @@ C10dGroup::C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
   const auto deadline = base::Deadline::after(options_.timeout);
   data_ = connect_(store_.with_prefix("data"), rank, size, deadline.remaining());
   auto control = connect_(store_.with_prefix("control"), rank, size, deadline.remaining());
-  membership_ = std::make_shared<Membership>(std::move(control), rank, std::move(members),
-                                             [this] { interrupt(); });
+  membership_ = std::make_shared<Membership>(
+      std::move(control), rank, std::move(members), [this] { interrupt(); },
+      [this] { return waited_for(); });
   alarm_ = std::make_unique<Alarm>([this] { ring(); });
   lane_ = std::make_unique<Lane>();
   barrier({"joining the group", -1});
@@ -114,6 +115,11 @@ C10dGroup::~C10dGroup() {
 void C10dGroup::interrupt() noexcept {
   const std::lock_guard lock(current_mutex_);
   if (current_ != nullptr) current_->interrupt();
+}
+
+int C10dGroup::waited_for() noexcept {
+  const std::lock_guard lock(current_mutex_);
+  return current_ == nullptr ? -1 : current_->waited_for();
 }
 
 void C10dGroup::ring() noexcept {

@@ -69,6 +69,7 @@ class C10dGroup final : public Group {
   Work begin(const shared::OperationRecord& record, Algorithm algorithm);
   void run(std::uint64_t number, const shared::OperationRecord& record, const Algorithm& algorithm);
   void interrupt() noexcept;
+  int waited_for() noexcept;
   void ring() noexcept;
   void exchange_counts(Transfer& transfer, const std::vector<std::int64_t>& send,
                        const std::vector<std::int64_t>& recv);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "comm/shared/report.h"
@@ -12,6 +14,30 @@ namespace {
 
 using base::Error;
 using base::ErrorCode;
+
+// A rank that runs answers in far less; one that does not is stopped.
+constexpr base::Duration kLongestRollCall = std::chrono::seconds(2);
+
+// Follows who waits for whom, from the ranks that did not come, or from the one whose message did
+// not, to one that does not answer the roll call. When all do, it is the one where the first chain
+// ends. -1 when nobody was waited for.
+int find_culprit(const Membership& membership, const std::vector<int>& missing, int waited_for) {
+  std::vector<int> starts = missing;
+  if (starts.empty() && waited_for >= 0) starts.push_back(waited_for);
+  int first_end = -1;
+  for (const int start : starts) {
+    std::vector<bool> seen(static_cast<std::size_t>(membership.size()));
+    int end = start;
+    for (int next = start; next >= 0 && !seen[static_cast<std::size_t>(next)];
+         next = membership.waits_for(next)) {
+      seen[static_cast<std::size_t>(next)] = true;
+      end = next;
+    }
+    if (!membership.answers(end)) return end;
+    if (first_end < 0) first_end = end;
+  }
+  return first_end;
+}
 
 }  // namespace
 
@@ -63,26 +89,43 @@ void Greeting::check_records() {
   throw Error(ErrorCode::kMismatch, text);
 }
 
+std::string Greeting::describe_missing(const std::vector<int>& missing) const {
+  constexpr std::size_t kShown = 8;
+  std::vector<int> numbers;
+  std::string acts;
+  for (const int rank : missing) {
+    numbers.push_back(membership_.world_rank(rank));
+    if (numbers.size() > kShown) continue;
+    acts += fmt::format("; rank {} {}", numbers.back(), membership_.last_seen(rank));
+  }
+  return fmt::format("{} {} missing{}", shared::name_ranks(numbers),
+                     numbers.size() == 1 ? "is" : "are", acts);
+}
+
 void Greeting::time_out(base::Duration timeout, int waited_for) {
+  membership_.call_roll(waited_for, std::min(timeout, kLongestRollCall));
   std::vector<int> arrived;
   std::vector<int> missing;
-  std::string acts;
   for (int rank = 0; rank < membership_.size(); ++rank) {
-    const bool here = has_come(rank);
-    (here ? arrived : missing).push_back(membership_.world_rank(rank));
-    if (here || missing.size() > 8) continue;
-    acts += fmt::format("; rank {} {}", membership_.world_rank(rank), membership_.last_seen(rank));
+    if (has_come(rank)) {
+      arrived.push_back(membership_.world_rank(rank));
+    } else {
+      missing.push_back(rank);
+    }
+  }
+  const int culprit = find_culprit(membership_, missing, waited_for);
+  const int named = culprit < 0 ? -1 : membership_.world_rank(culprit);
+  std::string who = shared::name_ranks(arrived) + " arrived, ";
+  who += missing.empty()
+             ? fmt::format("but a message from or to rank {} did not get through", named)
+             : describe_missing(missing);
+  if (culprit >= 0 && !membership_.answers(culprit)) {
+    who +=
+        fmt::format("; rank {} does not answer: its process is stopped, or its host hangs", named);
   }
   const shared::OperationRecord& own =
       letters_[static_cast<std::size_t>(membership_.rank())].record;
-  const int stuck = waited_for < 0 ? -1 : membership_.world_rank(waited_for);
-  const std::string who =
-      missing.empty()
-          ? fmt::format("{} arrived, but a message from or to rank {} did not get through",
-                        shared::name_ranks(arrived), stuck)
-          : fmt::format("{} arrived, {} missing{}", shared::name_ranks(arrived),
-                        shared::name_ranks(missing) + (missing.size() == 1 ? " is" : " are"), acts);
-  membership_.fail(ErrorCode::kTimeout, missing.empty() ? stuck : missing.front(),
+  membership_.fail(ErrorCode::kTimeout, named,
                    fmt::format("rank {}: {} timed out after {:.3g} s: {}",
                                membership_.world_rank(membership_.rank()), describe(own),
                                base::seconds(timeout), who));

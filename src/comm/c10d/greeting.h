@@ -23,8 +23,8 @@ class Greeting {
   void exchange(Transfer& transfer);
 
   /// Fails the group because the deadline has passed, and says who has come and who has not; when
-  /// all have, that `waited_for` did not get its message through. Only after the transfer's
-  /// messages have been withdrawn.
+  /// all have, whose message did not get through, which is not that of `waited_for` when that rank
+  /// waits for another one itself. Only after the transfer's messages have been withdrawn.
   void time_out(base::Duration timeout, int waited_for);
 
  private:
@@ -37,6 +37,7 @@ class Greeting {
   };
   bool has_come(int rank) const;
   void check_records();
+  std::string describe_missing(const std::vector<int>& missing) const;
 
   Membership& membership_;
   std::uint64_t number_;

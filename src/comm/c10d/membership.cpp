@@ -23,17 +23,20 @@ constexpr base::Duration kGrace = std::chrono::seconds(2);
 }  // namespace
 
 Membership::Membership(std::unique_ptr<Link> control, int rank, std::vector<int> members,
-                       std::function<void()> interrupt)
+                       std::function<void()> interrupt, std::function<int()> waited_for)
     : control_(std::move(control)),
       rank_(rank),
       members_(std::move(members)),
       interrupt_(std::move(interrupt)),
+      waited_for_(std::move(waited_for)),
       peers_(members_.size()) {
   const NoSigpipeScope no_sigpipe;
   for (int other = 0; other < size(); ++other) {
     if (other == rank_) continue;
     Peer& peer = peers_[static_cast<std::size_t>(other)];
-    peer.listening = control_->recv(other, &peer.words, sizeof(peer.words), kControlTag);
+    for (Words& words : peer.incoming) {
+      peer.listening.push_back(control_->recv(other, &words, sizeof(words), kControlTag));
+    }
   }
   for (int other = 0; other < size(); ++other) {
     if (other == rank_) continue;
@@ -49,25 +52,97 @@ void Membership::close() noexcept {
     const std::lock_guard lock(mutex_);
     if (std::exchange(closing_, true)) return;
   }
-  for (Peer& peer : peers_) {
-    if (peer.listening) peer.listening->interrupt();
+  {
+    const std::lock_guard lock(mutex_);
+    for (Peer& peer : peers_) {
+      for (Message& message : peer.listening) message.interrupt();
+    }
   }
   for (Peer& peer : peers_) {
     if (peer.watcher.joinable()) peer.watcher.join();
   }
   interrupt_ = [] {};  // nobody calls it any more but abort()
-  for (Peer& peer : peers_) peer.listening.reset();
-  sent_words_.clear();
+  for (Peer& peer : peers_) peer.listening.clear();
+  sent_.clear();
   control_.reset();
 }
 
 void Membership::watch(int peer) {
-  Message listening = *peers_[static_cast<std::size_t>(peer)].listening;
+  Peer& entry = peers_[static_cast<std::size_t>(peer)];
+  const auto oldest = [&] {
+    const std::lock_guard lock(mutex_);
+    return entry.listening.front();
+  };
   try {
-    if (listening.wait()) judge(peer, Presence::kLeft);
+    for (std::size_t next = 0; oldest().wait(); next = (next + 1) % kListening) {
+      Words& words = entry.incoming[next];
+      if (!take(peer, words)) return;
+      const std::lock_guard lock(mutex_);
+      if (closing_) return;
+      entry.listening.pop_front();
+      entry.listening.push_back(control_->recv(peer, &words, sizeof(words), kControlTag));
+    }
   } catch (const std::exception&) {
     judge(peer, Presence::kLost);
   }
+}
+
+// Whether more may come from the rank.
+bool Membership::take(int peer, const Words& words) {
+  if (words.topic == Topic::kQuestion) {
+    answer(peer);
+    return true;
+  }
+  Peer& entry = peers_[static_cast<std::size_t>(peer)];
+  {
+    const std::lock_guard lock(mutex_);
+    if (words.topic == Topic::kAnswer) {
+      entry.answer = words;
+    } else {
+      entry.last_words = words;
+    }
+    changed_.notify_all();
+  }
+  if (words.topic == Topic::kLastWords) judge(peer, Presence::kLeft);
+  return words.topic == Topic::kAnswer;
+}
+
+void Membership::answer(int peer) {
+  const int waited_for = waited_for_();
+  const std::lock_guard lock(mutex_);
+  if (spoken_) return;
+  send_locked(peer, {.topic = Topic::kAnswer,
+                     .waited_for = waited_for >= 0 ? waited_for : waited_for_before_});
+}
+
+void Membership::call_roll(int waited_for, base::Duration grace) {
+  std::unique_lock lock(mutex_);
+  waited_for_before_ = waited_for;
+  if (spoken_) return;
+  for (int other = 0; other < size(); ++other) {
+    if (other != rank_) send_locked(other, {.topic = Topic::kQuestion});
+  }
+  changed_.wait_for(lock, grace, [&] { return failure_ || all_answered_locked(); });
+}
+
+bool Membership::all_answered_locked() const {
+  for (int other = 0; other < size(); ++other) {
+    const Peer& peer = peers_[static_cast<std::size_t>(other)];
+    if (other != rank_ && peer.presence == Presence::kPresent && !peer.answer) return false;
+  }
+  return true;
+}
+
+bool Membership::answers(int peer) const {
+  const std::lock_guard lock(mutex_);
+  return peer == rank_ || peers_[static_cast<std::size_t>(peer)].answer.has_value();
+}
+
+int Membership::waits_for(int peer) const {
+  const std::lock_guard lock(mutex_);
+  const auto& answer = peers_[static_cast<std::size_t>(peer)].answer;
+  if (peer == rank_) return waited_for_before_;
+  return answer ? answer->waited_for : -1;
 }
 
 void Membership::judge(int peer, Presence presence) {
@@ -77,7 +152,7 @@ void Membership::judge(int peer, Presence presence) {
     Peer& entry = peers_[static_cast<std::size_t>(peer)];
     entry.presence = presence;
     changed_.notify_all();
-    const LastWords& words = entry.words;
+    const Words& words = entry.last_words;
     const bool gave_up = presence == Presence::kLeft && words.failed != 0;
     std::optional<Failure> failure = absence_locked(peer);
     if (gave_up) {
@@ -104,7 +179,8 @@ std::optional<Failure> Membership::absence_locked(int peer) const {
                     "its host cannot be reached; it {}",
                     world_rank(rank_), call, lost, last_seen_locked(peer))};
   }
-  if (entry.presence == Presence::kLeft && !inside_.empty() && entry.words.entered < entered_) {
+  if (entry.presence == Presence::kLeft && !inside_.empty() &&
+      entry.last_words.entered < entered_) {
     return Failure{ErrorCode::kPeerLost, lost,
                    fmt::format("rank {}: {}rank {} will not come: it {}", world_rank(rank_), call,
                                lost, last_seen_locked(peer))};
@@ -203,23 +279,26 @@ void Membership::abort(std::string_view reason) noexcept {
 void Membership::say_last_words() noexcept {
   const std::lock_guard lock(mutex_);
   if (std::exchange(spoken_, true)) return;
-  own_words_.entered = entered_;
-  own_words_.finished = finished_;
+  Words words{.entered = entered_, .finished = finished_};
   if (failure_) {
-    own_words_.failed = 1;
-    own_words_.code = static_cast<std::int32_t>(failure_->code);
-    own_words_.cause_rank = failure_->cause_rank;
-    failure_->message.copy(own_words_.message.data(), own_words_.message.size() - 1);
+    words.failed = 1;
+    words.code = static_cast<std::int32_t>(failure_->code);
+    words.cause_rank = failure_->cause_rank;
+    failure_->message.copy(words.message.data(), words.message.size() - 1);
   }
-  const NoSigpipeScope no_sigpipe;
   for (int other = 0; other < size(); ++other) {
-    const Presence presence = peers_[static_cast<std::size_t>(other)].presence;
-    if (other == rank_ || presence != Presence::kPresent) continue;
-    try {
-      sent_words_.push_back(control_->send(other, &own_words_, sizeof(own_words_), kControlTag));
-    } catch (const std::exception&) {
-      // It is gone, and its own watcher says so.
-    }
+    if (other != rank_) send_locked(other, words);
+  }
+}
+
+void Membership::send_locked(int peer, const Words& words) noexcept {
+  if (peers_[static_cast<std::size_t>(peer)].presence != Presence::kPresent) return;
+  const NoSigpipeScope no_sigpipe;
+  try {
+    Outgoing& outgoing = sent_.emplace_back(Outgoing{words, std::nullopt});
+    outgoing.message = control_->send(peer, &outgoing.words, sizeof(Words), kControlTag);
+  } catch (const std::exception&) {
+    // It is gone, and its own watcher says so.
   }
 }
 

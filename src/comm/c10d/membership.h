@@ -28,18 +28,19 @@ struct Failure {
 
 /// Who takes part in a group, what each was last seen doing, and whether the group has failed.
 ///
-/// Each rank keeps one receive open from each other rank, on connections of their own, with a
-/// thread that waits for it: there arrive the last words of a rank that leaves or gives up, at once
-/// and whatever the data connections are busy with. When the connection ends without last words,
-/// the rank is lost. The first failure is the group's; it is told to all ranks and ends the
-/// operation that is going on, unless the rank that failed has done its part of it before. Any
-/// thread may call.
+/// Each rank keeps receives open from each other rank, on connections of their own, with a thread
+/// that waits for them: there arrive the last words of a rank that leaves or gives up, at once and
+/// whatever the data connections are busy with, and the questions of a roll call, which that thread
+/// answers. When the connection ends without last words, the rank is lost. The first failure is the
+/// group's; it is told to all ranks and ends the operation that is going on, unless the rank that
+/// failed has done its part of it before. Any thread may call.
 class Membership {
  public:
   /// `control` carries nothing else. `members[r]` is the world's number of the group's rank r.
-  /// `interrupt` is called, from any thread, when the operation that is going on has to end.
+  /// `interrupt` is called, from any thread, when the operation that is going on has to end;
+  /// `waited_for` to learn whose message it waits for, -1 when for none.
   Membership(std::unique_ptr<Link> control, int rank, std::vector<int> members,
-             std::function<void()> interrupt);
+             std::function<void()> interrupt, std::function<int()> waited_for);
 
   ~Membership();
   Membership(const Membership&) = delete;
@@ -71,6 +72,14 @@ class Membership {
   /// group's failure.
   void explain_loss(int peer);
 
+  /// Asks every rank whether it is there and whom it waits for, as this one waits for `waited_for`;
+  /// returns when all have answered, at the latest after `grace`, or when the group has failed.
+  void call_roll(int waited_for, base::Duration grace);
+
+  /// Whether the rank answered the roll call, and whom it waited for then; -1: for nobody.
+  bool answers(int peer) const;
+  int waits_for(int peer) const;
+
   /// Makes this the group's failure unless it already has one, tells the others, and interrupts.
   void fail(base::ErrorCode code, int cause_rank, std::string message) noexcept;
 
@@ -83,26 +92,42 @@ class Membership {
 
  private:
   enum class Presence { kPresent, kLeft, kLost };
-  /// What a rank says before it goes; one message of fixed size.
-  struct LastWords {
-    std::uint64_t entered = 0;   ///< number of the last operation that it has begun
-    std::uint64_t finished = 0;  ///< number of the last one that ended well
-    std::int32_t failed = 0;     ///< whether the rest means something
+  enum class Topic : std::int32_t { kLastWords, kQuestion, kAnswer };
+  /// What ranks say to each other here; one message of fixed size.
+  struct Words {
+    Topic topic = Topic::kLastWords;
+    std::int32_t waited_for = -1;  ///< of an answer
+    std::uint64_t entered = 0;     ///< number of the last operation that it has begun
+    std::uint64_t finished = 0;    ///< number of the last one that ended well
+    std::int32_t failed = 0;       ///< whether the rest means something
     std::int32_t code = 0;
     std::int32_t cause_rank = -1;
-    std::array<char, 2020> message{};
+    std::array<char, 2012> message{};
   };
+  /// Receives open at a time. A rank that leaves does not wait until its last words are taken, so
+  /// there is always one open for them: before them come at most a question and an answer.
+  static constexpr std::size_t kListening = 3;
   struct Peer {
     Presence presence = Presence::kPresent;
     std::optional<shared::OperationRecord> seen;
     std::int64_t seen_at = 0;
-    LastWords words;
-    std::optional<Message> listening;
+    Words last_words;
+    std::optional<Words> answer;
+    std::array<Words, kListening> incoming;
+    std::deque<Message> listening;  ///< for `incoming`, in order, the oldest first
     std::thread watcher;
+  };
+  struct Outgoing {
+    Words words;
+    std::optional<Message> message;
   };
 
   void watch(int peer);
+  bool take(int peer, const Words& words);
+  void answer(int peer);
   void judge(int peer, Presence presence);
+  void send_locked(int peer, const Words& words) noexcept;
+  bool all_answered_locked() const;
   std::string last_seen_locked(int peer) const;
   std::optional<Failure> absence_locked(int peer) const;
   bool record_locked(std::optional<Failure> failure);
@@ -114,6 +139,7 @@ class Membership {
   int rank_;
   std::vector<int> members_;
   std::function<void()> interrupt_;
+  std::function<int()> waited_for_;
 
   mutable std::mutex mutex_;  // guards what follows; taken before any other lock of the group
   std::condition_variable changed_;
@@ -124,8 +150,8 @@ class Membership {
   std::string inside_;  // the operation that is going on, in words; empty between operations
   bool spoken_ = false;
   bool closing_ = false;
-  LastWords own_words_;
-  std::vector<Message> sent_words_;
+  int waited_for_before_ = -1;  // by the operation that timed out here
+  std::deque<Outgoing> sent_;
 };
 
 }  // namespace fullshard::comm::c10d

@@ -43,6 +43,7 @@ void Transfer::finish(std::size_t count) {
     Entry first = entries_.front();
     if (interrupted_) throw Interrupted{first.peer};
     lock.unlock();
+    waited_for_.store(first.peer, std::memory_order_relaxed);
     try {
       if (!first.message.wait()) throw Interrupted{first.peer};
     } catch (const std::exception&) {
@@ -52,6 +53,7 @@ void Transfer::finish(std::size_t count) {
     entries_.pop_front();
     ++finished_;
   }
+  waited_for_.store(-1, std::memory_order_relaxed);
 }
 
 void Transfer::interrupt() noexcept {

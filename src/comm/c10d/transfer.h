@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <deque>
 #include <mutex>
@@ -42,6 +43,9 @@ class Transfer {
   /// Waits for all of them.
   void finish() { finish(posted_); }
 
+  /// The rank whose message is waited for now, -1 when none is. Any thread may call.
+  int waited_for() const { return waited_for_.load(std::memory_order_relaxed); }
+
   /// Ends the wait that is going on and all later ones.
   void interrupt() noexcept;
 
@@ -60,6 +64,7 @@ class Transfer {
   int tag_;
   std::size_t posted_ = 0;
   std::size_t finished_ = 0;
+  std::atomic<int> waited_for_ = -1;
   std::mutex mutex_;  // guards what follows
   std::deque<Entry> entries_;
   bool interrupted_ = false;
