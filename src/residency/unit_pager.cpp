@@ -29,15 +29,17 @@ bool contains(const std::vector<int>& units, int unit) {
 
 }  // namespace
 
-UnitPager::UnitPager(std::vector<PagedUnit> units, const schedule::ScheduleOptions& options,
-                     std::function<bool()> in_backward)
+UnitPager::UnitPager(std::vector<PagedUnit> units, std::unique_ptr<UnitSource> source,
+                     const schedule::ScheduleOptions& options, std::function<bool()> in_backward)
     : units_(std::move(units)),
+      source_(std::move(source)),
       states_(units_.size()),
       follower_(pageable_bytes(units_), options),
       in_backward_(std::move(in_backward)) {
-  for (const PagedUnit& unit : units_) {
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const PagedUnit& unit = units_[i];
     for (const PagedParameter& parameter : unit.parameters) parameter.storage->attach(this);
-    if (unit.stay == Stay::kNeverAway) map(unit, unit.source->gather());
+    if (unit.stay == Stay::kNeverAway) map(unit, source_->gather(static_cast<int>(i)));
   }
 }
 
@@ -106,9 +108,9 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
 
 void UnitPager::touch_kept(int unit) {
   const auto index = static_cast<std::size_t>(unit);
-  if (states_[index].resident && units_[index].source->is_current()) return;
+  if (states_[index].resident && source_->is_current(unit)) return;
   evict_now(unit);
-  gather_alone(unit);
+  gather(unit);
 }
 
 void UnitPager::touch_in_step(int unit, schedule::Phase phase) {
@@ -116,19 +118,19 @@ void UnitPager::touch_in_step(int unit, schedule::Phase phase) {
   step_open_ = true;
   const schedule::Decision decision = follower_.on_touch(unit, phase);
   for (const int other : decision.evict) evict(other);
-  bool gathered = gather(unit);
-  if (gathered) ++collectives_;
+  join_batch(unit);
   for (const schedule::Ahead& ahead : decision.gather_ahead) {
-    if (!gather(ahead.unit)) continue;
-    if (!ahead.joins || !gathered) ++collectives_;
-    gathered = true;
+    if (!ahead.joins) start_batch();
+    join_batch(ahead.unit);
   }
+  start_batch();
+  arrive(unit);
 }
 
 void UnitPager::touch_without_gradients(int unit) {
   if (unit == inference_unit_) return;
   if (inference_unit_ != -1) close_inference();
-  gather_alone(unit);
+  gather(unit);
   inference_unit_ = unit;
 }
 
@@ -160,9 +162,10 @@ void UnitPager::pin(std::span<std::byte* const> memories) {
 
 void UnitPager::unpin() {
   pinned_memory_.clear();
-  for (const PagedUnit& unit : units_) {
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const PagedUnit& unit = units_[i];
     if (unit.stay == Stay::kNeverAway) {
-      map(unit, unit.source->gather());
+      map(unit, source_->gather(static_cast<int>(i)));
     } else {
       for (const PagedParameter& parameter : unit.parameters) parameter.storage->unmap();
     }
@@ -174,35 +177,61 @@ void UnitPager::with_resident(std::size_t unit, const std::function<void(std::by
     body(pinned_memory_[unit]);
     return;
   }
+  const int number = static_cast<int>(unit);
   const bool was_resident = states_[unit].resident || units_[unit].stay == Stay::kNeverAway;
   if (was_resident) {
-    body(units_[unit].source->gather());
+    arrive(number);
+    body(source_->gather(number));
     return;
   }
-  gather_alone(static_cast<int>(unit));
+  gather(number);
   try {
-    body(units_[unit].source->gather());
+    body(source_->gather(number));
   } catch (...) {
-    evict_now(static_cast<int>(unit));
+    evict_now(number);
     throw;
   }
-  evict_now(static_cast<int>(unit));
+  evict_now(number);
 }
 
-bool UnitPager::gather(int unit) {
-  const auto index = static_cast<std::size_t>(unit);
+void UnitPager::gather(int unit) {
+  join_batch(unit);
+  start_batch();
+  arrive(unit);
+}
+
+// A unit counts as resident from the start of its gather, which takes its memory.
+void UnitPager::join_batch(int unit) {
   std::erase(late_, unit);
-  if (states_[index].resident) return false;
-  map(units_[index], units_[index].source->gather());
-  states_[index].resident = true;
-  ++states_[index].gathers;
-  live_bytes_ += units_[index].bytes;
-  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
-  return true;
+  if (!states_[static_cast<std::size_t>(unit)].resident) batch_.push_back(unit);
 }
 
-void UnitPager::gather_alone(int unit) {
-  if (gather(unit)) ++collectives_;
+void UnitPager::start_batch() {
+  if (batch_.empty()) return;
+  try {
+    source_->start(batch_);
+  } catch (...) {
+    batch_.clear();
+    throw;
+  }
+  ++collectives_;
+  for (const int unit : batch_) {
+    const auto index = static_cast<std::size_t>(unit);
+    UnitResidency& state = states_[index];
+    state.resident = true;
+    state.arriving = true;
+    ++state.gathers;
+    live_bytes_ += units_[index].bytes;
+  }
+  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+  batch_.clear();
+}
+
+void UnitPager::arrive(int unit) {
+  const auto index = static_cast<std::size_t>(unit);
+  if (!states_[index].arriving) return;
+  map(units_[index], source_->gather(unit));
+  states_[index].arriving = false;
 }
 
 void UnitPager::evict(int unit) {
@@ -217,8 +246,9 @@ void UnitPager::evict_now(int unit) {
   const auto index = static_cast<std::size_t>(unit);
   if (!states_[index].resident) return;
   for (const PagedParameter& parameter : units_[index].parameters) parameter.storage->unmap();
-  units_[index].source->release();
+  source_->release(unit);
   states_[index].resident = false;
+  states_[index].arriving = false;
   live_bytes_ -= units_[index].bytes;
 }
 

@@ -22,26 +22,36 @@ namespace fullshard::shard {
 // wait, no copy.
 class Engine::ParameterSource final : public residency::UnitSource {
  public:
-  ParameterSource(Engine& engine, std::size_t unit) : engine_(engine), unit_(unit) {}
+  explicit ParameterSource(Engine& engine)
+      : engine_(engine), gathered_version_(engine.units_.size(), 0) {}
 
-  std::byte* gather() override {
-    engine_.rethrow_kept_error();
-    engine_.gate_->ensure_readable(engine_.units_[unit_].name);
-    gathered_version_ = engine_.gate_->version();
-    engine_.begin_step();
-    return engine_.memory_->gather(unit_, gathered_version_);
+  void start(std::span<const int> units) override {
+    for (const int unit : units) prepare(unit);
+    engine_.memory_->start(units, engine_.gate_->version());
   }
 
-  bool is_current() const override {
-    return engine_.gate_->is_readable() && gathered_version_ == engine_.gate_->version();
+  std::byte* gather(int unit) override {
+    prepare(unit);
+    return engine_.memory_->gather(static_cast<std::size_t>(unit), engine_.gate_->version());
   }
 
-  void release() override { engine_.memory_->release(unit_); }
+  bool is_current(int unit) const override {
+    return engine_.gate_->is_readable() &&
+           gathered_version_[static_cast<std::size_t>(unit)] == engine_.gate_->version();
+  }
+
+  void release(int unit) override { engine_.memory_->release(static_cast<std::size_t>(unit)); }
 
  private:
+  void prepare(int unit) {
+    engine_.rethrow_kept_error();
+    engine_.gate_->ensure_readable(engine_.units_[static_cast<std::size_t>(unit)].name);
+    gathered_version_[static_cast<std::size_t>(unit)] = engine_.gate_->version();
+    engine_.begin_step();
+  }
+
   Engine& engine_;
-  std::size_t unit_;
-  std::int64_t gathered_version_ = 0;
+  std::vector<std::int64_t> gathered_version_;  // by unit
 };
 
 // The first operator that writes to a shard, from whatever optimizer, opens the update.
@@ -87,16 +97,22 @@ class Engine::GradientHook final : public torch::autograd::PostAccumulateGradHoo
 Engine::Engine(ModelTree model, const comm::Mesh& mesh, const FullyShardOptions& options)
     : model_(std::move(model)), mesh_(mesh), options_(options) {
   const at::NoGradGuard no_grad;
+  check_options();
   check_mesh();
   units_ = lay_out(discover_units(model_.root, options_), options_, mesh_);
   warn_if_one_unit(*this);
   check_same_values();
-  memory_ = UnitMemory::make(
-      mesh_, units_, {.from_rank0 = options_.sync_module_states, .dynamic = options_.dynamic});
+  memory_ = UnitMemory::make(mesh_, units_,
+                             {.from_rank0 = options_.sync_module_states,
+                              .dynamic = options_.dynamic,
+                              .reshard_after_forward = options_.reshard_after_forward});
   gate_ = UpdateGate::make(*mesh_.shard);
-  reducer_ = GradientReducer::make(
-      mesh_, units_,
-      {.divide_factor = options_.gradient_divide_factor, .dynamic = options_.dynamic});
+  reducer_ = GradientReducer::make(mesh_, units_,
+                                   {.divide_factor = options_.gradient_divide_factor,
+                                    .predivide_factor = options_.gradient_predivide_factor,
+                                    .bucket_bytes = options_.reduce_bucket_bytes,
+                                    .dynamic = options_.dynamic,
+                                    .hook = options_.communication_hook});
   broadcast_buffers();
   make_pager();
   attach();
@@ -113,6 +129,26 @@ Engine::~Engine() {
   for (state::ShardedTensor& shard : shards_) {
     if (residency::PagedStorage* storage = residency::paged_storage(shard.tensor))
       storage->orphan();
+  }
+}
+
+void Engine::check_options() const {
+  const int smaller = options_.reshard_after_forward;
+  if (smaller < 0 || (smaller > 0 && mesh_.shard->size() % smaller != 0)) {
+    throw base::Error(base::ErrorCode::kInvalidArgument,
+                      fmt::format("reshard_after_forward is {}, which does not divide the {} ranks "
+                                  "of the shard group; choose one of its divisors, or 0",
+                                  smaller, mesh_.shard->size()));
+  }
+  if (!(options_.gradient_predivide_factor > 0)) {
+    throw base::Error(base::ErrorCode::kInvalidArgument,
+                      fmt::format("gradient_predivide_factor is {}; it has to be above 0",
+                                  options_.gradient_predivide_factor));
+  }
+  if (options_.reduce_bucket_bytes < 0) {
+    throw base::Error(base::ErrorCode::kInvalidArgument,
+                      fmt::format("reduce_bucket_bytes is {}; it has to be 0 or above",
+                                  options_.reduce_bucket_bytes));
   }
 }
 
@@ -145,10 +181,8 @@ void Engine::make_pager() {
   std::vector<residency::PagedUnit> paged;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     FlatUnit& unit = units_[u];
-    residency::PagedUnit entry{.name = unit.name,
-                               .bytes = unit.layout.flat_bytes(),
-                               .source = std::make_unique<ParameterSource>(*this, u),
-                               .stay = stay_of(unit)};
+    residency::PagedUnit entry{
+        .name = unit.name, .bytes = unit.layout.flat_bytes(), .stay = stay_of(unit)};
     for (const layout::PlacedParameter& placed : unit.layout.parameters()) {
       const std::int64_t bytes = placed.numel * unit.element_bytes();
       entry.parameters.push_back(
@@ -161,8 +195,9 @@ void Engine::make_pager() {
   }
   watch_ = std::make_unique<residency::BackwardWatch>([this] { end_of_backward(); },
                                                       [this] { reducer_->abandon_round(); });
-  pager_ = std::make_unique<residency::UnitPager>(std::move(paged), schedule_options(),
-                                                  [this] { return note_backward(); });
+  pager_ = std::make_unique<residency::UnitPager>(
+      std::move(paged), std::make_unique<ParameterSource>(*this), schedule_options(),
+      [this] { return note_backward(); });
 }
 
 // Whether this thread is inside a backward pass.
@@ -180,7 +215,9 @@ void Engine::begin_step() {
 }
 
 void Engine::end_step() {
-  if (std::exchange(in_step_, false)) reducer_->end_step();
+  if (!std::exchange(in_step_, false)) return;
+  memory_->end_step();
+  reducer_->end_step();
 }
 
 residency::Stay Engine::stay_of(const FlatUnit& unit) const {
@@ -189,15 +226,21 @@ residency::Stay Engine::stay_of(const FlatUnit& unit) const {
 }
 
 schedule::ScheduleOptions Engine::schedule_options() const {
-  schedule::ScheduleOptions out{.max_unsharded_bytes = options_.max_unsharded_bytes,
-                                .forward_prefetch = options_.forward_prefetch,
-                                .backward_prefetch = options_.backward_prefetch,
-                                .limit_all_gathers = options_.limit_all_gathers,
-                                .gather_bucket_bytes = options_.gather_bucket_bytes};
+  // Only where a gather takes time is there something to hide.
+  const int usual_prefetch = memory_->moves_bytes() ? 1 : 0;
+  schedule::ScheduleOptions out{
+      .max_unsharded_bytes = options_.max_unsharded_bytes,
+      .forward_prefetch = options_.forward_prefetch.value_or(usual_prefetch),
+      .backward_prefetch = options_.backward_prefetch.value_or(usual_prefetch),
+      .limit_all_gathers = options_.limit_all_gathers,
+      .gather_bucket_bytes = options_.gather_bucket_bytes};
+  const bool stays = options_.reshard_after_forward == 1;
   for (const FlatUnit& unit : units_) {
-    const bool kept = std::any_of(
-        options_.keep_gathered.begin(), options_.keep_gathered.end(),
-        [&](const std::string& pattern) { return base::matches_glob(pattern, unit.picked); });
+    const bool kept =
+        stays || std::any_of(options_.keep_gathered.begin(), options_.keep_gathered.end(),
+                             [&](const std::string& pattern) {
+                               return base::matches_glob(pattern, unit.picked);
+                             });
     out.keep_gathered.push_back(kept || unit.strategy == ShardingStrategy::SHARD_GRAD_OP);
   }
   return out;

@@ -66,6 +66,7 @@ class Engine {
   class ShardPager;
   class GradientHook;
 
+  void check_options() const;
   void check_mesh() const;
   void check_same_values() const;
   void broadcast_buffers() const;

@@ -22,6 +22,8 @@ Counters Engine::counters() const {
                          .exposed_seconds = reducer_->exposed_seconds(u)});
   }
   sum.all_gather_collectives = pager_->collectives();
+  sum.reduce_scatter_collectives = reducer_->collectives();
+  sum.resharded_bytes = memory_->resharded_bytes();
   for (const at::Tensor& copy : scope_copies_) {
     sum.staging_bytes += static_cast<std::int64_t>(copy.nbytes());
   }

@@ -46,10 +46,10 @@ std::int64_t all_reduce_bytes(const comm::Group& group, std::int64_t bytes) {
 std::unique_ptr<GradientReducer> GradientReducer::make(const comm::Mesh& mesh,
                                                        std::vector<FlatUnit>& units,
                                                        const Options& options) {
-  if (mesh.all->shares_memory()) {
+  if (mesh.all->shares_memory() && !options.hook) {
     return std::make_unique<SharedReducer>(*mesh.all, units, options);
   }
-  if (mesh.shard->shares_memory() && mesh.shard->size() > 1) {
+  if (mesh.shard->shares_memory() && mesh.shard->size() > 1 && !options.hook) {
     return std::make_unique<HostsReducer>(mesh, units, options);
   }
   return std::make_unique<MessageReducer>(mesh, units, options);
@@ -184,6 +184,12 @@ void GradientReducer::store_mean(std::size_t unit, const GradientFlags& any, con
       if (scale != 1) gradient.mul_(scale);
     }
   }
+}
+
+std::int64_t GradientReducer::collectives() const {
+  std::int64_t reductions = 0;
+  for (const UnitReduction& unit : counts_) reductions += unit.reductions;
+  return reductions;
 }
 
 std::int64_t GradientReducer::gradient_bytes() const {

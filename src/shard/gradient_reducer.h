@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fullshard/comm/mesh.h"
+#include "fullshard/shard/communication_hook.h"
 #include "shard/flat_unit.h"
 #include "shard/gradient_flags.h"
 
@@ -31,7 +32,10 @@ class GradientReducer {
  public:
   struct Options {
     double divide_factor = 0;  ///< gradients are the sum over ranks divided by this; 0: their mean
-    bool dynamic = false;      ///< FullyShardOptions::dynamic
+    double predivide_factor = 1;    ///< FullyShardOptions::gradient_predivide_factor
+    std::int64_t bucket_bytes = 0;  ///< FullyShardOptions::reduce_bucket_bytes
+    bool dynamic = false;           ///< FullyShardOptions::dynamic
+    CommunicationHook hook = {};    ///< FullyShardOptions::communication_hook
   };
 
   /// Collective. `units` and the mesh's groups must outlive the reducer.
@@ -73,6 +77,9 @@ class GradientReducer {
 
   /// Takes back the memory of gradients that every rank has read.
   virtual void collect() {}
+
+  /// Reductions of all units, those of one bucket counted once.
+  virtual std::int64_t collectives() const;
 
   const UnitReduction& reduction(std::size_t unit) const { return counts_[unit]; }
   std::int64_t unreduced_bytes() const { return held_bytes_; }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <string>
 #include <utility>
 
 #include "shard/stopwatch.h"
@@ -22,7 +24,13 @@ at::Tensor place_of(const at::Tensor& whole, const FlatUnit& unit, std::size_t p
                        placed.strides(), unit.dtype());
 }
 
-std::int64_t own_bytes(const FlatUnit& unit) { return unit.own.size() * unit.element_bytes(); }
+// A unit's gradients, or its part of them, as one run of elements from `offset` bytes on.
+at::Tensor run_of(const at::Tensor& buffer, std::int64_t offset, std::int64_t elements,
+                  at::ScalarType dtype) {
+  return at::from_blob(memory_of(buffer) + offset, {elements}, dtype);
+}
+
+std::int64_t own_bytes_of(const FlatUnit& unit) { return unit.own.size() * unit.element_bytes(); }
 
 }  // namespace
 
@@ -30,8 +38,8 @@ MessageReducer::MessageReducer(const comm::Mesh& mesh, std::vector<FlatUnit>& un
                                const Options& options)
     : GradientReducer(units, mesh.all->rank()),
       mesh_(mesh),
-      scale_(scale_of_mean(*mesh.all, options)),
-      dynamic_(options.dynamic),
+      options_(options),
+      scale_(scale_of_mean(*mesh.all, options) * options.predivide_factor),
       kept_(units.size()) {
   for (std::size_t u = 0; u < units_.size(); ++u) kept_[u].has.resize(units_[u].parameters.size());
 }
@@ -41,7 +49,7 @@ MessageReducer::Kept& MessageReducer::kept(std::size_t unit) {
   if (kept.whole.defined()) return kept;
   kept.whole = buffers_.take(units_[unit].layout.flat_bytes());
   std::fill(kept.has.begin(), kept.has.end(), 0);
-  count_held(kept.whole.numel());
+  count_held(units_[unit].layout.flat_bytes());
   return kept;
 }
 
@@ -59,11 +67,14 @@ void MessageReducer::keep(std::size_t unit, std::size_t parameter, const at::Ten
 void MessageReducer::forget(std::size_t unit) {
   Kept& kept = kept_[unit];
   if (!kept.whole.defined()) return;
-  count_held(-kept.whole.numel());
+  count_held(-units_[unit].layout.flat_bytes());
   buffers_.give_back(std::exchange(kept.whole, {}));
 }
 
-void MessageReducer::hand_over(std::size_t unit) { start(unit, kept(unit).has); }
+void MessageReducer::hand_over(std::size_t unit) {
+  complete(unit, kept(unit).has);
+  if (options_.bucket_bytes == 0) start_bucket();
+}
 
 void MessageReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
   std::vector<UnitFlags> flags;
@@ -76,44 +87,153 @@ void MessageReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
   const std::array<comm::Group*, 2> groups{mesh_.shard.get(), mesh_.replicate.get()};
   join_flags(groups, units_, flags, static_cast<std::int64_t>(round_));
   for (UnitFlags& unit : flags) {
-    if (unit.any()) start(unit.unit, std::move(unit.flags));
+    if (unit.any()) complete(unit.unit, std::move(unit.flags));
+    if (options_.bucket_bytes == 0) start_bucket();
   }
+  start_bucket();
 }
 
-void MessageReducer::start(std::size_t unit, GradientFlags any) {
-  const FlatUnit& flat = units_[unit];
+void MessageReducer::complete(std::size_t unit, GradientFlags any) {
+  if (!fits_in_bucket(unit)) start_bucket();
   Kept& kept = this->kept(unit);
   for (std::size_t i = 0; i < kept.has.size(); ++i) {
-    if (kept.has[i] == 0) place_of(kept.whole, flat, i).zero_();
+    if (kept.has[i] == 0) place_of(kept.whole, units_[unit], i).zero_();
   }
-  Flight flight{.unit = unit,
-                .any = std::move(any),
-                .whole = std::exchange(kept.whole, {}),
-                .on_last_level = mesh_.replicate->size() == 1};
-  const layout::UnitLayout& layout = flat.layout;
-  const comm::OpTag tag{flat.name, static_cast<std::int64_t>(round_)};
-  const comm::Buffer whole{memory_of(flight.whole), layout.flat_size(), layout.dtype()};
-  if (flat.replicated()) {
-    flight.work = mesh_.shard->all_reduce(whole, comm::ReduceOp::kMean, tag);
-    counts_[unit].bytes_read += all_reduce_bytes(*mesh_.shard, layout.flat_bytes());
-  } else {
-    flight.part = buffers_.take(own_bytes(flat));
-    flight.work = mesh_.shard->reduce_scatter(
-        whole, {memory_of(flight.part), flat.own.size(), layout.dtype()}, comm::ReduceOp::kMean,
-        flat.slice_sizes(), tag);
-    counts_[unit].bytes_read += (mesh_.shard->size() - 1) * own_bytes(flat);
+  at::Tensor whole = std::exchange(kept.whole, {});
+  if (options_.predivide_factor != 1) {
+    const FlatUnit& flat = units_[unit];
+    run_of(whole, 0, flat.layout.flat_size(), flat.dtype()).div_(options_.predivide_factor);
   }
-  ++counts_[unit].reductions;
+  bucket_bytes_ += units_[unit].layout.flat_bytes();
+  bucket_.push_back({unit, std::move(any), std::move(whole)});
+}
+
+bool MessageReducer::fits_in_bucket(std::size_t unit) const {
+  if (bucket_.empty()) return true;
+  const FlatUnit& first = units_[bucket_.front().unit];
+  const FlatUnit& next = units_[unit];
+  return first.dtype() == next.dtype() && first.replicated() == next.replicated() &&
+         bucket_bytes_ + next.layout.flat_bytes() <= options_.bucket_bytes;
+}
+
+void MessageReducer::start_bucket() {
+  if (bucket_.empty()) return;
+  Flight flight{.units = std::exchange(bucket_, {}),
+                .whole = {},
+                .part = {},
+                .on_last_level = mesh_.replicate->size() == 1 || options_.hook != nullptr,
+                .work = {}};
+  bucket_bytes_ = 0;
+  flight.whole = gather_up(flight.units);
+  const bool replicated = units_[flight.units.front().unit].replicated();
+  if (!replicated) flight.part = buffers_.take(own_bytes(flight));
+  const std::vector<std::int64_t> counts =
+      replicated ? std::vector<std::int64_t>() : counts_of(flight.units);
+  flight.work = options_.hook ? call_hook(flight, counts) : start(flight, counts);
+  for (Complete& complete : flight.units) {
+    complete.whole.reset();  // where it is not what travels, it was copied
+    const FlatUnit& flat = units_[complete.unit];
+    UnitReduction& count = counts_[complete.unit];
+    ++count.reductions;
+    count.bytes_read += replicated ? all_reduce_bytes(*mesh_.shard, flat.layout.flat_bytes())
+                                   : (mesh_.shard->size() - 1) * own_bytes_of(flat);
+  }
+  ++collectives_;
   flights_.push_back(std::move(flight));
 }
 
+// The gradients of the units in the order in which they travel: those of one as they are, those of
+// several rank after rank, so that what a rank gets is one run.
+at::Tensor MessageReducer::gather_up(const std::vector<Complete>& units) {
+  if (units.size() == 1) return units.front().whole;
+  std::int64_t bytes = 0;
+  for (const Complete& complete : units) bytes += units_[complete.unit].layout.flat_bytes();
+  at::Tensor packed = buffers_.take(bytes);
+  std::byte* to = memory_of(packed);
+  const auto append = [&](const Complete& complete, layout::Range elements) {
+    const std::int64_t size = units_[complete.unit].element_bytes();
+    const auto count = static_cast<std::size_t>(elements.size() * size);
+    if (count == 0) return;
+    std::memcpy(to, memory_of(complete.whole) + elements.begin * size, count);
+    to += count;
+  };
+  const bool replicated = units_[units.front().unit].replicated();
+  for (int rank = 0; rank < (replicated ? 1 : mesh_.shard->size()); ++rank) {
+    for (const Complete& complete : units) {
+      const layout::UnitLayout& layout = units_[complete.unit].layout;
+      append(complete, replicated ? layout::Range{0, layout.flat_size()} : layout.slice(rank));
+    }
+  }
+  for (const Complete& complete : units) buffers_.give_back(complete.whole);
+  return packed;
+}
+
+std::vector<std::int64_t> MessageReducer::counts_of(const std::vector<Complete>& units) const {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(mesh_.shard->size()), 0);
+  for (const Complete& complete : units) {
+    for (int rank = 0; rank < mesh_.shard->size(); ++rank) {
+      counts[static_cast<std::size_t>(rank)] += units_[complete.unit].layout.slice(rank).size();
+    }
+  }
+  return counts;
+}
+
+comm::Work MessageReducer::start(const Flight& flight,
+                                 const std::vector<std::int64_t>& counts) const {
+  const layout::UnitLayout& layout = units_[flight.units.front().unit].layout;
+  const auto buffer = [&](const at::Tensor& bytes) {
+    return comm::Buffer{memory_of(bytes), bytes.numel() / layout.element_bytes(), layout.dtype()};
+  };
+  const comm::OpTag tag = tag_of(flight);
+  if (counts.empty()) {
+    return mesh_.shard->all_reduce(buffer(flight.whole), comm::ReduceOp::kMean, tag);
+  }
+  return mesh_.shard->reduce_scatter(buffer(flight.whole), buffer(flight.part),
+                                     comm::ReduceOp::kMean, counts, tag);
+}
+
+comm::Work MessageReducer::call_hook(const Flight& flight,
+                                     const std::vector<std::int64_t>& counts) const {
+  const comm::OpTag tag = tag_of(flight);
+  const FlatUnit& first = units_[flight.units.front().unit];
+  const auto run = [&](const at::Tensor& buffer) {
+    return run_of(buffer, 0, buffer.numel() / first.element_bytes(), first.dtype());
+  };
+  const at::Tensor whole = run(flight.whole);
+  const at::Tensor part = flight.part.defined() ? run(flight.part) : whole;
+  return options_.hook({.unit = tag.unit,
+                        .round = tag.step,
+                        .whole = whole,
+                        .part = part,
+                        .counts = counts,
+                        .mesh = mesh_});
+}
+
+comm::OpTag MessageReducer::tag_of(const Flight& flight) const {
+  std::string names;
+  for (const Complete& complete : flight.units) {
+    names += (names.empty() ? "" : " + ") + units_[complete.unit].name;
+  }
+  return {std::move(names), static_cast<std::int64_t>(round_)};
+}
+
+std::int64_t MessageReducer::own_bytes(const Flight& flight) const {
+  std::int64_t bytes = 0;
+  for (const Complete& complete : flight.units) bytes += own_bytes_of(units_[complete.unit]);
+  return bytes;
+}
+
 void MessageReducer::start_last_level(Flight& flight) {
-  const FlatUnit& flat = units_[flight.unit];
   flight.on_last_level = true;
+  const layout::UnitLayout& layout = units_[flight.units.front().unit].layout;
+  const at::Tensor& result = flight.result();
   flight.work = mesh_.replicate->all_reduce(
-      {memory_of(flight.result()), flat.own.size(), flat.layout.dtype()}, comm::ReduceOp::kMean,
-      {flat.name, static_cast<std::int64_t>(round_)});
-  counts_[flight.unit].bytes_read += all_reduce_bytes(*mesh_.replicate, own_bytes(flat));
+      {memory_of(result), result.numel() / layout.element_bytes(), layout.dtype()},
+      comm::ReduceOp::kMean, tag_of(flight));
+  for (const Complete& complete : flight.units) {
+    counts_[complete.unit].bytes_read +=
+        all_reduce_bytes(*mesh_.replicate, own_bytes_of(units_[complete.unit]));
+  }
 }
 
 void MessageReducer::poll() {
@@ -121,7 +241,10 @@ void MessageReducer::poll() {
   advance(/*wait=*/false);
 }
 
-void MessageReducer::finish_units() { advance(/*wait=*/true); }
+void MessageReducer::finish_units() {
+  start_bucket();
+  advance(/*wait=*/true);
+}
 
 // Units enter the last level in the order of their start, which is the same on every rank.
 void MessageReducer::advance(bool wait) {
@@ -135,19 +258,31 @@ void MessageReducer::advance(bool wait) {
     Flight& first = flights_.front();
     if (!first.on_last_level || (!wait && !first.work.done())) break;
     wait_for(first);
-    store_mean(first.unit, first.any, first.result(), scale_);
+    store(first);
     end(std::move(first));
     flights_.pop_front();
   }
 }
 
 void MessageReducer::wait_for(Flight& flight) {
-  const Stopwatch watch(unit_exposed_[flight.unit]);
+  const Stopwatch watch(unit_exposed_[flight.units.front().unit]);
   flight.work.wait();
 }
 
+void MessageReducer::store(const Flight& flight) {
+  std::int64_t offset = 0;
+  for (const Complete& complete : flight.units) {
+    const FlatUnit& flat = units_[complete.unit];
+    store_mean(complete.unit, complete.any,
+               run_of(flight.result(), offset, flat.own.size(), flat.dtype()), scale_);
+    offset += own_bytes_of(flat);
+  }
+}
+
 void MessageReducer::end(Flight flight) {
-  count_held(-flight.whole.numel());
+  for (const Complete& complete : flight.units) {
+    count_held(-units_[complete.unit].layout.flat_bytes());
+  }
   buffers_.give_back(std::move(flight.whole));
   if (flight.part.defined()) buffers_.give_back(std::move(flight.part));
 }

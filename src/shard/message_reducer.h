@@ -18,8 +18,9 @@ namespace fullshard::shard {
 /// Over ranks that do not all share memory, by collectives of the mesh's groups. A unit's gradients
 /// are copied into one buffer as they come; when it is complete it is reduced and scattered over
 /// the shard group, and what this rank gets of it is averaged over the replicate group, in the
-/// background where the groups can; so replicas exchange shards only. What is left is waited for at
-/// the end of backward.
+/// background where the groups can; so replicas exchange shards only. Units that are complete one
+/// after the other may share a collective, for which they are packed rank after rank. A
+/// communication hook replaces all of it. What is left is waited for at the end of backward.
 ///
 /// Collectives meet in the order of the calls, so all ranks must complete the same units in the
 /// same order; others get an error that shows what each rank called. With `dynamic`, all units are
@@ -29,11 +30,13 @@ class MessageReducer final : public GradientReducer {
  public:
   MessageReducer(const comm::Mesh& mesh, std::vector<FlatUnit>& units, const Options& options);
 
+  std::int64_t collectives() const override { return collectives_; }
+
  protected:
   void enter_unit(std::size_t) override {}
   void keep(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) override;
   void forget(std::size_t unit) override;
-  bool hands_over_early() const override { return !dynamic_; }
+  bool hands_over_early() const override { return !options_.dynamic; }
   void hand_over(std::size_t unit) override;
   void hand_over_rest(const std::vector<std::size_t>& rest) override;
   void poll() override;
@@ -46,30 +49,47 @@ class MessageReducer final : public GradientReducer {
     GradientFlags has;
   };
 
-  // A unit on its way.
-  struct Flight {
+  struct Complete {
     std::size_t unit;
     GradientFlags any;  // which parameters have a gradient on any rank
     at::Tensor whole;   // this rank's gradients
-    at::Tensor part;    // of the mean, what this rank owns; undefined where it is all of `whole`
+  };
+
+  // Units on their way.
+  struct Flight {
+    std::vector<Complete> units;
+    at::Tensor whole;  // gradients of all of them; those of several lie rank after rank
+    at::Tensor part;   // of the mean, what this rank owns; undefined where it is all of `whole`
     bool on_last_level;
     comm::Work work;  // the last member: ends before the buffers do
     const at::Tensor& result() const { return part.defined() ? part : whole; }
   };
 
   Kept& kept(std::size_t unit);
-  void start(std::size_t unit, GradientFlags any);
+  void complete(std::size_t unit, GradientFlags any);
+  bool fits_in_bucket(std::size_t unit) const;
+  void start_bucket();
+  at::Tensor gather_up(const std::vector<Complete>& units);
+  std::vector<std::int64_t> counts_of(const std::vector<Complete>& units) const;
+  comm::Work start(const Flight& flight, const std::vector<std::int64_t>& counts) const;
+  comm::Work call_hook(const Flight& flight, const std::vector<std::int64_t>& counts) const;
+  comm::OpTag tag_of(const Flight& flight) const;
+  std::int64_t own_bytes(const Flight& flight) const;
   void start_last_level(Flight& flight);
   void advance(bool wait);
   void wait_for(Flight& flight);
+  void store(const Flight& flight);
   void end(Flight flight);
 
   comm::Mesh mesh_;
+  Options options_;
   double scale_;  // of the mean
-  bool dynamic_;
   BufferPool buffers_;
-  std::vector<Kept> kept_;      // by unit
+  std::vector<Kept> kept_;        // by unit
+  std::vector<Complete> bucket_;  // complete, and to be reduced together
+  std::int64_t bucket_bytes_ = 0;
   std::deque<Flight> flights_;  // oldest first
+  std::int64_t collectives_ = 0;
 };
 
 }  // namespace fullshard::shard

@@ -17,6 +17,7 @@ class SharedUnitMemory final : public UnitMemory {
   std::byte* gather(std::size_t unit, std::int64_t) override { return whole_[unit]; }
   void release(std::size_t) override {}
   void take_part(std::int64_t) override {}
+  bool moves_bytes() const override { return false; }
   bool keeps_units() const override { return false; }
   std::int64_t gathered_bytes(std::size_t unit, std::int64_t gathers) const override;
   double waited_seconds() const override { return 0; }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "fullshard/comm/mesh.h"
@@ -14,6 +15,7 @@ namespace fullshard::shard {
 struct UnitMemoryOptions {
   bool from_rank0 = true;  ///< start from rank 0's values; off, each rank gives its own range
   bool dynamic = false;    ///< FullyShardOptions::dynamic
+  int reshard_after_forward = 0;  ///< FullyShardOptions::reshard_after_forward
 };
 
 /// The memory of all units on one rank: its own slices, and units as a whole while they are needed.
@@ -26,12 +28,24 @@ class UnitMemory {
 
   virtual ~UnitMemory() = default;
 
+  /// Begins to gather units, in one collective where that saves any; gather() ends it.
+  virtual void start(std::span<const int>, std::int64_t /*version*/) {}
+
   /// The whole unit with the values of `version`, which UpdateGate says may be read. The same
   /// address until release() when called again.
   virtual std::byte* gather(std::size_t unit, std::int64_t version) = 0;
 
-  /// The unit is not used as a whole any more.
+  /// The unit is not used as a whole any more; waits for a gather that was started.
   virtual void release(std::size_t unit) = 0;
+
+  /// A step has ended: no backward is to come that would use what forwards left.
+  virtual void end_step() {}
+
+  /// Whether gathering takes time, which may be hidden behind computation.
+  virtual bool moves_bytes() const = 0;
+
+  /// Of units that are kept in smaller groups between forward and backward, now.
+  virtual std::int64_t resharded_bytes() const { return 0; }
 
   /// Does what other ranks may be waiting for that use units which this rank does not.
   virtual void take_part(std::int64_t version) = 0;

@@ -135,7 +135,8 @@ TEST(Behaviours, C1_WithoutDynamicASkippedUnitIsNamedAndWhoCalledIt) {
         if (step == 2 && rank == 1) return {0, 1};
         return {0, 2, 1};
       },
-      {"rank 0: all_gather", "unit 'units.2'", "rank 1: all_gather", "unit 'units.1'"});
+      {"ranks made different calls", "rank 0: all_gather", "unit 'units.1'",
+       "rank 1: reduce_scatter"});
 }
 
 TEST(Behaviours, C3_WithoutDynamicBothOrdersAreShown) {

@@ -182,7 +182,7 @@ std::string to_string(const Case& run) {
                     "before update {}, after {}\n",
                     options.sync_module_states, options.gradient_divide_factor,
                     options.shard_weights, options.min_shard_elements, options.keep_gathered,
-                    options.forward_prefetch, options.backward_prefetch,
+                    options.forward_prefetch.value_or(-1), options.backward_prefetch.value_or(-1),
                     options.limit_all_gathers ? "" : "unlimited", options.gather_bucket_bytes,
                     run.limit, kOptimizers[static_cast<int>(run.optimizer)], run.steps,
                     run.micro_batches, run.deferred ? " deferred" : "",

@@ -16,19 +16,23 @@
 
 namespace fullshard::residency {
 
-/// Where the whole memory of a unit comes from.
+/// Where the whole memory of units comes from. Units are named by their index in the pager.
 class UnitSource {
  public:
   virtual ~UnitSource() = default;
 
-  /// Blocks until every rank's shard is in place and returns the whole unit's memory.
-  virtual std::byte* gather() = 0;
+  /// Begins to bring units in, all in one collective; gather() of each ends it.
+  virtual void start(std::span<const int> units) = 0;
+
+  /// Blocks until every rank's shard is in place and returns the whole unit's memory. Does all of
+  /// it where start() was not called.
+  virtual std::byte* gather(int unit) = 0;
 
   /// Whether what gather() returned last is still what it would return.
-  virtual bool is_current() const = 0;
+  virtual bool is_current(int unit) const = 0;
 
-  /// The memory that gather returned is not used any more.
-  virtual void release() = 0;
+  /// What start() or gather() brought in is not used any more.
+  virtual void release(int unit) = 0;
 };
 
 /// One parameter's storage and its place in the unit's memory.
@@ -49,7 +53,6 @@ struct PagedUnit {
   std::string name;
   std::int64_t bytes = 0;
   std::vector<PagedParameter> parameters;
-  std::unique_ptr<UnitSource> source;
   Stay stay = Stay::kBySchedule;
 };
 
@@ -57,6 +60,7 @@ struct PagedUnit {
 struct UnitResidency {
   std::int64_t gathers = 0;
   bool resident = false;
+  bool arriving = false;  ///< resident, but its gather was only started
 };
 
 /// Keeps the units of one sharded model on one rank: brings a unit in when an operator touches it,
@@ -66,8 +70,8 @@ struct UnitResidency {
 class UnitPager final : public Pager {
  public:
   /// `in_backward` says whether the calling thread is inside a backward pass.
-  UnitPager(std::vector<PagedUnit> units, const schedule::ScheduleOptions& options,
-            std::function<bool()> in_backward);
+  UnitPager(std::vector<PagedUnit> units, std::unique_ptr<UnitSource> source,
+            const schedule::ScheduleOptions& options, std::function<bool()> in_backward);
   UnitPager(const UnitPager&) = delete;
   UnitPager& operator=(const UnitPager&) = delete;
   ~UnitPager() override;
@@ -107,8 +111,10 @@ class UnitPager final : public Pager {
   void touch_in_step(int unit, schedule::Phase phase);
   void touch_without_gradients(int unit);
   void close_inference();
-  bool gather(int unit);  // returns whether it was absent
-  void gather_alone(int unit);
+  void gather(int unit);
+  void join_batch(int unit);
+  void start_batch();
+  void arrive(int unit);
   void evict(int unit);
   void evict_now(int unit);
   void let_go();
@@ -116,11 +122,13 @@ class UnitPager final : public Pager {
   void map(const PagedUnit& unit, std::byte* memory);
 
   std::vector<PagedUnit> units_;
+  std::unique_ptr<UnitSource> source_;
   std::vector<UnitResidency> states_;
   schedule::Follower follower_;
   std::function<bool()> in_backward_;
   std::vector<int> together_;              // units of the last operator that used several
   std::vector<int> operands_;              // scratch of use_together, for its capacity
+  std::vector<int> batch_;                 // to be gathered in the next collective
   std::vector<int> late_;                  // those of them to be evicted when let go
   int inference_unit_ = -1;                // resident because of a pass without gradients
   bool step_open_ = false;                 // the follower has seen touches since end_step

@@ -18,13 +18,15 @@ struct UnitCounters {
 /// What the engine did on this rank since the model was sharded; always on. Bytes are per rank.
 /// On one host a gather copies nothing; its bytes are those a copying backend would have received.
 struct Counters {
-  std::int64_t all_gathers = 0;             ///< of units
-  std::int64_t all_gather_collectives = 0;  ///< the same, units gathered in one go counted once
-  std::int64_t all_gather_bytes = 0;        ///< received from other ranks
-  std::int64_t reduce_scatters = 0;
-  std::int64_t reduce_scatter_bytes = 0;           ///< gradients read from other ranks
-  std::int64_t live_unsharded_bytes = 0;           ///< of units resident now
-  std::int64_t peak_unsharded_bytes = 0;           ///< since the start or the last reset_peak
+  std::int64_t all_gathers = 0;                 ///< of units
+  std::int64_t all_gather_collectives = 0;      ///< the same, units gathered in one go counted once
+  std::int64_t all_gather_bytes = 0;            ///< received from other ranks
+  std::int64_t reduce_scatters = 0;             ///< of units
+  std::int64_t reduce_scatter_collectives = 0;  ///< the same, units of one bucket counted once
+  std::int64_t reduce_scatter_bytes = 0;        ///< gradients read from other ranks
+  std::int64_t live_unsharded_bytes = 0;        ///< of units resident now
+  std::int64_t peak_unsharded_bytes = 0;        ///< since the start or the last reset_peak
+  std::int64_t resharded_bytes = 0;  ///< of pieces kept for backward (reshard_after_forward) now
   std::int64_t parameter_shard_bytes = 0;          ///< this rank's own share
   std::int64_t gradient_bytes = 0;                 ///< of reduced gradient shards held now
   std::int64_t unreduced_gradient_bytes = 0;       ///< full-size gradients held now

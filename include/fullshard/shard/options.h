@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fullshard/layout/parameter.h"
+#include "fullshard/shard/communication_hook.h"
 #include "fullshard/shard/wrap_policy.h"
 
 namespace fullshard::shard {
@@ -83,11 +84,11 @@ struct FullyShardOptions {
   bool dynamic = false;
 
   /// Units gathered ahead of use while a forward runs. 0 gathers on touch; 1 hides a gather behind
-  /// one unit's computation where gathering moves bytes, and holds one unit more. Sharing a host's
-  /// memory, it gains nothing.
-  int forward_prefetch = 0;
+  /// one unit's computation where gathering moves bytes, and holds one unit more. Absent: 1 where
+  /// gathering moves bytes, 0 where ranks share a host's memory, which makes gathering free.
+  std::optional<int> forward_prefetch = {};
   /// The same while a backward runs.
-  int backward_prefetch = 0;
+  std::optional<int> backward_prefetch = {};
 
   /// Bounds the gathers in flight by the two depths above. Off, units are gathered as far ahead as
   /// max_unsharded_bytes allows, up to the end of the forward or the backward; without that bound
@@ -98,6 +99,29 @@ struct FullyShardOptions {
   /// this many bytes together; 0 gathers each alone. Larger makes fewer collectives of small units,
   /// and holds them earlier. Sharing a host's memory, it gains nothing.
   std::int64_t gather_bucket_bytes = 0;
+
+  /// Units whose gradients are complete one after the other are reduced in one collective while
+  /// they have at most this many bytes together; 0 reduces each alone. Larger makes fewer
+  /// collectives of small units, and begins them later. Sharing a host's memory, it gains nothing.
+  std::int64_t reduce_bucket_bytes = 0;
+
+  /// Where the ranks of the shard group do not share memory: a unit that leaves after its forward
+  /// is kept in equal pieces by each group of this many neighbouring ranks of the shard group,
+  /// usually those of a host, so that its backward gathers it among them. More gathers then stay
+  /// inside a host, at the price of the unit's bytes divided by this on each rank from forward to
+  /// backward. It has to divide the ranks of the shard group. 0, or all ranks: as sharded; 1: units
+  /// stay gathered until their backward is done. Sharing a host's memory, only 1 has an effect.
+  int reshard_after_forward = 0;
+
+  /// Gradients are divided by this before they travel and multiplied by it afterwards, so that
+  /// those of many ranks stay inside the range of a 16-bit type whatever adds them up. What is here
+  /// adds in fp32 before it rounds (comm::ReduceOp) and does not need it; a communication hook may.
+  double gradient_predivide_factor = 1;
+
+  /// Replaces how gradients are averaged; for units of all strategies. Absent: in the order of the
+  /// ranks, sums in fp32 or better. Sharing a host's memory, it costs the copy that direct
+  /// reduction spares.
+  CommunicationHook communication_hook = {};
 };
 
 }  // namespace fullshard::shard
