@@ -32,6 +32,27 @@ std::string nearest_multiples(std::int64_t value, std::int64_t quantum) {
   throw base::Error(base::ErrorCode::kConfiguration, message);
 }
 
+void validate_mesh(const ParallelismConfig& parallelism, int ranks) {
+  const int sets = parallelism.data_parallel_replicate_degree;
+  if (ranks % sets != 0) {
+    fail(fmt::format(
+        "parallelism.data_parallel_replicate_degree ({}) must divide the number of ranks ({})",
+        sets, ranks));
+  }
+  if (parallelism.sharding_strategy == ShardingStrategy::kHybridShard && sets == 1) {
+    fail(
+        "parallelism.sharding_strategy is HYBRID_SHARD, which needs "
+        "parallelism.data_parallel_replicate_degree above 1; set it, or use FULL_SHARD");
+  }
+  const int smaller = parallelism.reshard_after_forward;
+  if (smaller > 0 && ranks / sets % smaller != 0) {
+    fail(fmt::format(
+        "parallelism.reshard_after_forward ({}) must divide the {} ranks that share one "
+        "set of parameters",
+        smaller, ranks / sets));
+  }
+}
+
 }  // namespace
 
 TrainConfig resolve(TrainConfig config, int cores) {
@@ -42,6 +63,7 @@ TrainConfig resolve(TrainConfig config, int cores) {
 }
 
 void validate(const TrainConfig& config, int ranks) {
+  validate_mesh(config.parallelism, ranks);
   const ModelConfig& model = config.model;
   if (model.dim % model.n_heads != 0) {
     fail(fmt::format("model.dim ({}) must be a multiple of model.n_heads ({}); use {}", model.dim,

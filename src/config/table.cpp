@@ -12,10 +12,12 @@ struct Names<base::DType> {
 
 template <>
 struct Names<ShardingStrategy> {
-  static constexpr std::array<std::pair<ShardingStrategy, std::string_view>, 3> kTable = {
+  static constexpr std::array<std::pair<ShardingStrategy, std::string_view>, 5> kTable = {
       {{ShardingStrategy::kFullShard, "FULL_SHARD"},
        {ShardingStrategy::kShardGradOp, "SHARD_GRAD_OP"},
-       {ShardingStrategy::kNoShard, "NO_SHARD"}}};
+       {ShardingStrategy::kShardOptimizerOnly, "SHARD_OPTIMIZER_ONLY"},
+       {ShardingStrategy::kNoShard, "NO_SHARD"},
+       {ShardingStrategy::kHybridShard, "HYBRID_SHARD"}}};
 };
 
 template <>
@@ -162,13 +164,42 @@ void add_parallelism(Rows& rows) {
   rows.push_back(row(
       "parallelism.sharding_strategy",
       [](auto& c) -> auto& { return c.parallelism.sharding_strategy; }, "",
-      "what is sharded: everything; gradients and optimizer state; nothing"));
+      "what is sharded: everything; everything, but parameters stay from forward to backward; all "
+      "but the parameters; nothing; everything inside each of the sets of ranks that "
+      "data_parallel_replicate_degree makes"));
+  rows.push_back(row(
+      "parallelism.data_parallel_replicate_degree",
+      [](auto& c) -> auto& { return c.parallelism.data_parallel_replicate_degree; }, "sets",
+      "sets of ranks that hold all parameters each, for instance one a host; more means more "
+      "memory "
+      "and gathers among fewer ranks; divides the ranks",
+      at_least(1)));
   rows.push_back(row(
       "parallelism.wrap", [](auto& c) -> auto& { return c.parallelism.wrap; }, "",
       "units: one a block; subtrees of at least min_unit_params; the whole model"));
   rows.push_back(row(
       "parallelism.min_unit_params", [](auto& c) -> auto& { return c.parallelism.min_unit_params; },
       "parameters", "smallest unit when parallelism.wrap is size", at_least(1)));
+  rows.push_back(row(
+      "parallelism.reshard_after_forward",
+      [](auto& c) -> auto& { return c.parallelism.reshard_after_forward; }, "ranks",
+      "over how many neighbouring ranks a unit is spread between its forward and its backward, "
+      "where "
+      "ranks do not share memory; 0 = all; 1 = units stay whole",
+      at_least(0)));
+  rows.push_back(row(
+      "parallelism.forward_prefetch",
+      [](auto& c) -> auto& { return c.parallelism.forward_prefetch; }, "units",
+      "units gathered ahead in forward; -1 = 1 where gathering moves bytes, else 0", at_least(-1)));
+  rows.push_back(row(
+      "parallelism.backward_prefetch",
+      [](auto& c) -> auto& { return c.parallelism.backward_prefetch; }, "units",
+      "units gathered ahead in backward; -1 = 1 where gathering moves bytes, else 0",
+      at_least(-1)));
+  rows.push_back(row(
+      "parallelism.max_unsharded_bytes",
+      [](auto& c) -> auto& { return c.parallelism.max_unsharded_bytes; }, "bytes",
+      "most that a rank has gathered at a time; 0 = no limit", at_least(0)));
 }
 
 void add_comm(Rows& rows) {
@@ -183,6 +214,21 @@ void add_comm(Rows& rows) {
       "comm.interface", [](auto& c) -> auto& { return c.comm.interface; }, "",
       "network interface towards ranks on other hosts, such as eth0; empty = GLOO_SOCKET_IFNAME, "
       "else the one that leads to the job's store"));
+  rows.push_back(row(
+      "comm.allgather_bucket_size", [](auto& c) -> auto& { return c.comm.allgather_bucket_size; },
+      "bytes",
+      "neighbouring units of at most this together are gathered in one collective, where gathering "
+      "moves bytes; 0 = each alone",
+      at_least(0)));
+  rows.push_back(row(
+      "comm.reduce_scatter_bucket_size",
+      [](auto& c) -> auto& { return c.comm.reduce_scatter_bucket_size; }, "bytes",
+      "the same of reductions", at_least(0)));
+  rows.push_back(row(
+      "comm.gradient_predivide_factor",
+      [](auto& c) -> auto& { return c.comm.gradient_predivide_factor; }, "",
+      "gradients are divided by this before they travel and multiplied by it afterwards",
+      above(0)));
 }
 
 void add_data(Rows& rows) {

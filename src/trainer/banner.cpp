@@ -18,16 +18,22 @@ const char* name_of(config::ShardingStrategy strategy) {
   switch (strategy) {
     case config::ShardingStrategy::kFullShard: return "FULL_SHARD";
     case config::ShardingStrategy::kShardGradOp: return "SHARD_GRAD_OP";
+    case config::ShardingStrategy::kHybridShard: return "HYBRID_SHARD";
+    case config::ShardingStrategy::kShardOptimizerOnly: return "SHARD_OPTIMIZER_ONLY";
     case config::ShardingStrategy::kNoShard: break;
   }
   return "NO_SHARD";
 }
 
+const char* how_they_meet(const config::TrainConfig& config, const comm::World& world) {
+  if (config.comm.backend == config::Backend::kLocal) return " threads of one process";
+  return world.group().shares_memory() ? " processes that share memory"
+                                       : " processes that send messages";
+}
+
 std::string ranks(const config::TrainConfig& config, const comm::World& world) {
-  const bool threads = config.comm.backend == config::Backend::kLocal;
   std::string text = fmt::format("{}", world.size());
-  if (world.size() > 1)
-    text += threads ? " threads of one process" : " processes that share memory";
+  if (world.size() > 1) text += how_they_meet(config, world);
   if (config.job.threads_per_rank > 0) {
     const int threads_each = config.job.threads_per_rank;
     text += fmt::format(", {} computing thread{} each", threads_each, threads_each > 1 ? "s" : "");

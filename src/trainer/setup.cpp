@@ -14,6 +14,9 @@ shard::ShardingStrategy strategy_of(config::ShardingStrategy strategy) {
   switch (strategy) {
     case config::ShardingStrategy::kFullShard: return shard::ShardingStrategy::FULL_SHARD;
     case config::ShardingStrategy::kShardGradOp: return shard::ShardingStrategy::SHARD_GRAD_OP;
+    case config::ShardingStrategy::kHybridShard: return shard::ShardingStrategy::HYBRID_SHARD;
+    case config::ShardingStrategy::kShardOptimizerOnly:
+      return shard::ShardingStrategy::SHARD_OPTIMIZER_ONLY;
     case config::ShardingStrategy::kNoShard: break;
   }
   return shard::ShardingStrategy::NO_SHARD;
@@ -42,8 +45,20 @@ models::GptOptions gpt_options(const config::TrainConfig& config) {
 shard::FullyShardOptions shard_options(const config::TrainConfig& config) {
   shard::FullyShardOptions options;
   options.auto_wrap_policy = policy_of(config.parallelism);
-  options.sharding_strategy = strategy_of(config.parallelism.sharding_strategy);
+  const config::ParallelismConfig& parallelism = config.parallelism;
+  options.sharding_strategy = strategy_of(parallelism.sharding_strategy);
+  options.max_unsharded_bytes = parallelism.max_unsharded_bytes;
+  if (parallelism.forward_prefetch >= 0) options.forward_prefetch = parallelism.forward_prefetch;
+  if (parallelism.backward_prefetch >= 0) options.backward_prefetch = parallelism.backward_prefetch;
+  options.reshard_after_forward = parallelism.reshard_after_forward;
+  options.gather_bucket_bytes = config.comm.allgather_bucket_size;
+  options.reduce_bucket_bytes = config.comm.reduce_scatter_bucket_size;
+  options.gradient_predivide_factor = config.comm.gradient_predivide_factor;
   return options;
+}
+
+comm::Mesh mesh_of(const comm::World& world, const config::TrainConfig& config) {
+  return world.mesh({.replicate = config.parallelism.data_parallel_replicate_degree});
 }
 
 optim::AdamWOptions adamw_options(const config::TrainConfig& config) {

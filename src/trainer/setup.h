@@ -18,6 +18,9 @@ namespace fullshard::trainer {
 
 models::GptOptions gpt_options(const config::TrainConfig& config);
 shard::FullyShardOptions shard_options(const config::TrainConfig& config);
+/// Collective. How the ranks are arranged.
+comm::Mesh mesh_of(const comm::World& world, const config::TrainConfig& config);
+
 optim::AdamWOptions adamw_options(const config::TrainConfig& config);
 
 /// The names that do not decay; a pattern without a parameter is an error of the optimizer.

@@ -46,7 +46,7 @@ class Run {
         json_(world.rank() == 0 ? config.metrics.jsonl : ""),
         text_(load_training_text(config)),
         model_(make_model(config)),
-        sharded_(shard::fully_shard(model_, world.mesh(), shard_options(config))),
+        sharded_(shard::fully_shard(model_, mesh_of(world, config), shard_options(config))),
         step_(config, world, model_, sharded_, text_.train) {
     if (text_.validation) {
       validation_ = std::make_unique<data::ValidationSet>(text_.validation,

@@ -71,5 +71,20 @@ TEST(Validate, RanksAndMicroBatchesMustDivideTheBatch) {
   EXPECT_THAT(complaint([&] { validate(config, 50); }), HasSubstr("use 100"));
 }
 
+TEST(Validate, SetsOfRanksMustFitTheRanks) {
+  TrainConfig config;
+  config.training.global_batch_size = 12;
+  config.parallelism.data_parallel_replicate_degree = 2;
+  config.parallelism.sharding_strategy = ShardingStrategy::kHybridShard;
+  EXPECT_EQ(complaint([&] { validate(config, 4); }), "");
+  EXPECT_THAT(complaint([&] { validate(config, 3); }),
+              AllOf(HasSubstr("data_parallel_replicate_degree (2)"), HasSubstr("ranks (3)")));
+  config.parallelism.reshard_after_forward = 3;
+  EXPECT_THAT(complaint([&] { validate(config, 4); }),
+              AllOf(HasSubstr("reshard_after_forward (3)"), HasSubstr("the 2 ranks")));
+  config.parallelism = {.sharding_strategy = ShardingStrategy::kHybridShard};
+  EXPECT_THAT(complaint([&] { validate(config, 4); }), HasSubstr("degree above 1"));
+}
+
 }  // namespace
 }  // namespace fullshard::config

@@ -82,6 +82,22 @@ def test_threads_processes_and_messages_train_alike(runs):
     assert losses("messages.jsonl", "gloo") == expected
 
 
+def test_every_arrangement_of_ranks_trains_alike(runs):
+    def losses(name, *flags):
+        return [r["loss"] for r in runs.steps(name, "--job.nproc_per_node", "4", *flags)]
+    expected = losses("full.jsonl")
+    hybrid = ["--parallelism.sharding_strategy", "HYBRID_SHARD",
+              "--parallelism.data_parallel_replicate_degree", "2"]
+    assert losses("hybrid.jsonl", *hybrid) == pytest.approx(expected, rel=1e-5)
+    optimizer = ["--parallelism.sharding_strategy", "SHARD_OPTIMIZER_ONLY"]
+    assert losses("optimizer.jsonl", *optimizer) == pytest.approx(expected, rel=1e-5)
+    messages = ["--comm.backend", "gloo", "--comm.allgather_bucket_size", "4000000",
+                "--comm.reduce_scatter_bucket_size", "4000000",
+                "--comm.gradient_predivide_factor", "2", "--parallelism.forward_prefetch", "2",
+                "--parallelism.reshard_after_forward", "2"]
+    assert losses("messages.jsonl", *messages) == pytest.approx(expected, rel=1e-5)
+
+
 def test_M1_eight_jobs_at_once_need_no_port(runs):
     jobs = [runs.start("--job.nproc_per_node", "2", "--training.steps", "2") for _ in range(8)]
     for job in jobs:

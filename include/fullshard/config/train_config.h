@@ -13,7 +13,13 @@
 namespace fullshard::config {
 
 /// What stays sharded between uses; the names are PyTorch's.
-enum class ShardingStrategy { kFullShard, kShardGradOp, kNoShard };
+enum class ShardingStrategy {
+  kFullShard,
+  kShardGradOp,
+  kNoShard,
+  kHybridShard,
+  kShardOptimizerOnly
+};
 
 /// How a model is cut into units.
 enum class Wrap {
@@ -84,12 +90,20 @@ struct ParallelismConfig {
   ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
   Wrap wrap = Wrap::kBlocks;
   std::int64_t min_unit_params = 100'000;
+  int data_parallel_replicate_degree = 1;
+  int reshard_after_forward = 0;
+  int forward_prefetch = -1;  ///< -1 = as fits the backend
+  int backward_prefetch = -1;
+  std::int64_t max_unsharded_bytes = 0;  ///< 0 = no limit
 };
 
 struct CommConfig {
   Backend backend = Backend::kAuto;
   double timeout_seconds = 300;
   std::string interface;  ///< empty = the one that leads to the job's store
+  std::int64_t allgather_bucket_size = 0;
+  std::int64_t reduce_scatter_bucket_size = 0;
+  double gradient_predivide_factor = 1;
 };
 
 struct DataConfig {
