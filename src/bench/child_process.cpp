@@ -210,6 +210,15 @@ void ChildProcess::stop() {
   if (!ended_) reap();
 }
 
+void require_success(const std::string& name, const ChildEnd& end) {
+  constexpr std::size_t kShown = 60;  // torchrun's own report takes half of it
+  if (end.exit_code == 0) return;
+  throw base::Error(base::ErrorCode::kSystem,
+                    fmt::format("the run of '{}' ended with exit code {}; the end of its standard "
+                                "error:\n{}",
+                                name, end.exit_code, last_lines(end.errors, kShown)));
+}
+
 std::string last_lines(const std::string& text, std::size_t lines) {
   std::size_t end = text.find_last_not_of('\n');
   if (end == std::string::npos) return "";

@@ -80,6 +80,10 @@ class ChildProcess {
   ChildEnd end_;
 };
 
+/// Throws base::Error(kSystem) with the end of its standard error when the run called `name`
+/// failed.
+void require_success(const std::string& name, const ChildEnd& end);
+
 /// The last lines of a text, for a message.
 std::string last_lines(const std::string& text, std::size_t lines);
 

@@ -13,12 +13,6 @@ std::vector<std::string> foreign_variables() {
           "MASTER_ADDR", "MASTER_PORT", base::kErrorFdVariable, "PEER_MEM_DIR"};
 }
 
-Invocation invocation(std::vector<std::string> command, int threads) {
-  return {.command = std::move(command),
-          .environment = {{"OMP_NUM_THREADS", fmt::format("{}", threads)}},
-          .unset = foreign_variables()};
-}
-
 Contender ours(const StepBenchOptions& options, bool sharded) {
   StepSpec spec = options.spec;
   spec.sharded = sharded;
@@ -28,7 +22,7 @@ Contender ours(const StepBenchOptions& options, bool sharded) {
     run.memory_gate = gate;
     std::vector<std::string> command = measure;
     command.push_back(to_json(run));
-    return invocation(std::move(command), threads_per_process(run));
+    return make_invocation(std::move(command), threads_per_process(run));
   };
   return {.name = sharded ? kSharded : kPlain,
           .processes = process_count(spec),
@@ -73,7 +67,7 @@ Contender peer(const StepBenchOptions& options, const std::string& mode) {
   const int processes = mode == kSingleMode ? 1 : options.spec.ranks;
   const int threads = options.spec.threads * (options.spec.ranks / processes);
   const auto invoke = [=](int steps, const std::string& gate) {
-    Invocation run = invocation(peer_command(options, mode, processes, steps), threads);
+    Invocation run = make_invocation(peer_command(options, mode, processes, steps), threads);
     if (!gate.empty()) run.environment.emplace_back("PEER_MEM_DIR", gate);
     return run;
   };
@@ -82,6 +76,12 @@ Contender peer(const StepBenchOptions& options, const std::string& mode) {
 }
 
 }  // namespace
+
+Invocation make_invocation(std::vector<std::string> command, int threads) {
+  return {.command = std::move(command),
+          .environment = {{"OMP_NUM_THREADS", fmt::format("{}", threads)}},
+          .unset = foreign_variables()};
+}
 
 std::vector<Contender> make_contenders(const StepBenchOptions& options) {
   std::vector<Contender> contenders = {ours(options, false), ours(options, true)};

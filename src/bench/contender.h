@@ -25,6 +25,10 @@ struct Contender {
   std::function<Invocation(int steps, const std::string& memory_gate)> invoke;
 };
 
+/// Runs a command with so many threads of OpenMP, and without what a surrounding launcher or an
+/// earlier measurement may have left in the environment.
+Invocation make_invocation(std::vector<std::string> command, int threads);
+
 /// Plain, sharded, and the peer in each of its modes.
 std::vector<Contender> make_contenders(const StepBenchOptions& options);
 

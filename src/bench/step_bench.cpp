@@ -41,16 +41,6 @@ void validate(const StepBenchOptions& options) {
   }
 }
 
-/// Throws when the child has failed.
-void require_success(const std::string& name, const ChildEnd& end) {
-  constexpr std::size_t kShown = 60;  // torchrun's own report takes half of it
-  if (end.exit_code == 0) return;
-  throw base::Error(base::ErrorCode::kSystem,
-                    fmt::format("the run of '{}' ended with exit code {}; the end of its standard "
-                                "error:\n{}",
-                                name, end.exit_code, last_lines(end.errors, kShown)));
-}
-
 double others_share(double busy_seconds, const ChildEnd& end, int cpus) {
   const double all = end.wall_seconds * cpus;
   return std::clamp((busy_seconds - end.cpu_seconds) / all, 0.0, 1.0);

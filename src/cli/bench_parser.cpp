@@ -17,6 +17,7 @@ namespace {
 
 constexpr const char* kHelp = "fullshard bench --help";
 constexpr const char* kStepHelp = "fullshard bench step --help";
+constexpr const char* kCollectivesHelp = "fullshard bench collectives --help";
 
 std::vector<std::string> long_options(const CLI::App& app) {
   std::vector<std::string> names;
@@ -29,8 +30,21 @@ std::vector<std::string> long_options(const CLI::App& app) {
 BenchParser::BenchParser(CLI::App& parent) : bench_(parent.add_subcommand("bench")) {
   prepare(*bench_, help_);
   add_step();
+  add_collectives();
   measure_ = bench_->add_subcommand("measure-step");
   measure_->add_option("spec", measured_spec_)->required();
+  measure_collectives_ = bench_->add_subcommand("measure-collectives");
+  measure_collectives_->add_option("spec", measured_spec_)->required();
+}
+
+void BenchParser::add_collectives() {
+  collectives_ = bench_->add_subcommand("collectives");
+  prepare(*collectives_, collectives_help_);
+  collectives_->add_option("--ranks", collectives_options_.spec.ranks);
+  collectives_->add_option("--operations", collectives_options_.spec.operations)->delimiter(',');
+  collectives_->add_option("--sizes", collectives_options_.spec.sizes)->delimiter(',');
+  collectives_->add_option("--rounds", collectives_options_.rounds);
+  collectives_->add_option("--json", collectives_options_.json);
 }
 
 void BenchParser::add_step() {
@@ -57,13 +71,13 @@ void BenchParser::add_step() {
 
 bool BenchParser::chosen() const { return bench_->parsed(); }
 
-void BenchParser::refuse_unknown_step_option() const {
-  const std::vector<std::string> extras = step_->remaining();
+void BenchParser::refuse_extras(const CLI::App& app, const char* help) {
+  const std::vector<std::string> extras = app.remaining();
   if (extras.empty()) return;
   if (is_option(extras.front())) {
-    fail_unknown("option", without_value(extras.front()), long_options(*step_), kStepHelp);
+    fail_unknown("option", without_value(extras.front()), long_options(app), help);
   }
-  fail_usage(fmt::format("unexpected argument '{}'; see '{}'", extras.front(), kStepHelp));
+  fail_usage(fmt::format("unexpected argument '{}'; see '{}'", extras.front(), help));
 }
 
 BenchStepCommand BenchParser::step_command(int argc, const char* const* argv) const {
@@ -89,9 +103,18 @@ BenchStepCommand BenchParser::step_command(int argc, const char* const* argv) co
 Command BenchParser::result(int argc, const char* const* argv) const {
   if (step_->parsed()) {
     if (step_help_) return ShowText{bench_step_help()};
-    refuse_unknown_step_option();
+    refuse_extras(*step_, kStepHelp);
     return step_command(argc, argv);
   }
+  if (collectives_->parsed()) {
+    if (collectives_help_) return ShowText{bench_collectives_help()};
+    refuse_extras(*collectives_, kCollectivesHelp);
+    bench::CollectivesBenchOptions options = collectives_options_;
+    options.measure = {own_path(), "bench", "measure-collectives"};
+    options.command_line.assign(argv, argv + argc);
+    return BenchCollectivesCommand{std::move(options)};
+  }
+  if (measure_collectives_->parsed()) return MeasureCollectivesCommand{measured_spec_};
   if (measure_->parsed()) return MeasureStepCommand{measured_spec_};
   if (help_) return ShowText{bench_help()};
   const std::vector<std::string> extras = bench_->remaining();
@@ -99,7 +122,7 @@ Command BenchParser::result(int argc, const char* const* argv) const {
   if (is_option(extras.front())) {
     fail_unknown("option", without_value(extras.front()), {"--help"}, kHelp);
   }
-  fail_unknown("benchmark", extras.front(), {"step"}, kHelp);
+  fail_unknown("benchmark", extras.front(), {"step", "collectives"}, kHelp);
 }
 
 }  // namespace fullshard::cli

@@ -24,12 +24,15 @@ class BenchParser {
 
  private:
   void add_step();
-  void refuse_unknown_step_option() const;
+  void add_collectives();
+  static void refuse_extras(const CLI::App& app, const char* help);
   BenchStepCommand step_command(int argc, const char* const* argv) const;
 
   CLI::App* bench_;
   CLI::App* step_ = nullptr;
   CLI::App* measure_ = nullptr;
+  CLI::App* collectives_ = nullptr;
+  CLI::App* measure_collectives_ = nullptr;
   bool help_ = false;
   bool step_help_ = false;
   bool one_rank_ = false;
@@ -37,6 +40,8 @@ class BenchParser {
   std::optional<std::int64_t> layers_, dim_, heads_, vocab_, seq_, batch_;
   bench::StepBenchOptions options_;
   std::string measured_spec_;
+  bool collectives_help_ = false;
+  bench::CollectivesBenchOptions collectives_options_;
 };
 
 }  // namespace fullshard::cli

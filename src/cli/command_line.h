@@ -4,6 +4,7 @@
 #include <variant>
 #include <vector>
 
+#include "fullshard/bench/collectives_bench.h"
 #include "fullshard/bench/step_bench.h"
 #include "fullshard/config/load.h"
 
@@ -31,7 +32,18 @@ struct MeasureStepCommand {
   std::string spec;  ///< a bench::StepSpec in JSON
 };
 
-using Command = std::variant<ShowText, TrainCommand, BenchStepCommand, MeasureStepCommand>;
+/// `fullshard bench collectives`.
+struct BenchCollectivesCommand {
+  bench::CollectivesBenchOptions options;
+};
+
+/// `fullshard bench measure-collectives SPEC`: what it starts, not for users.
+struct MeasureCollectivesCommand {
+  std::string spec;  ///< a bench::CollectivesSpec in JSON
+};
+
+using Command = std::variant<ShowText, TrainCommand, BenchStepCommand, MeasureStepCommand,
+                             BenchCollectivesCommand, MeasureCollectivesCommand>;
 
 /// Understands a command line. Throws base::Error(kUsage) that names the argument which cannot be
 /// understood and the nearest known one. Values of flags are not looked at yet.

@@ -43,7 +43,8 @@ std::string bench_help() {
   return R"(Usage: fullshard bench BENCHMARK [OPTION...]
 
 Benchmarks:
-  step    the training step, sharded against plain training and against a peer
+  step           the training step, sharded against plain training and against a peer
+  collectives    shared memory against Gloo, and against a memory copy
 
 'fullshard bench BENCHMARK --help' lists its options.
 )";
@@ -85,6 +86,27 @@ Peer:
                           on the whole global batch
 
 )" + bench::step_columns_help();
+}
+
+std::string bench_collectives_help() {
+  return R"(Usage: fullshard bench collectives [OPTION...]
+
+Measures collectives of fp32 elements between the ranks of one host, over shared memory and over
+Gloo in turn, each run as processes of their own; results are checked.
+
+  --ranks N            ranks; default 2
+  --operations LIST    comma-separated, of
+                         copy               a memory copy on all ranks at once, to compare with
+                         barrier
+                         gather_in_place    what sharded training does with parameters and
+                         reduce_in_place    gradients, which lie where all ranks see them (shm)
+                         all_gather, all_reduce, reduce_scatter, broadcast
+                                            between buffers of the ranks' own
+                       default all
+  --sizes LIST         bytes of the whole; default 65536,1048576,8388608,67108864
+  --rounds N           rounds, each of one run over shared memory and one over Gloo; default 5
+  --json FILE          write everything that was measured
+)";
 }
 
 std::string version_line() { return "fullshard " FULLSHARD_VERSION "\n"; }

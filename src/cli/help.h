@@ -8,6 +8,7 @@ std::string main_help();
 std::string train_help();
 std::string bench_help();
 std::string bench_step_help();
+std::string bench_collectives_help();
 std::string version_line();
 
 }  // namespace fullshard::cli

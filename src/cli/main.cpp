@@ -21,6 +21,12 @@ int run(const cli::Command& command) {
   if (const auto* measure = std::get_if<cli::MeasureStepCommand>(&command)) {
     return cli::measure_step(*measure);
   }
+  if (const auto* collectives = std::get_if<cli::BenchCollectivesCommand>(&command)) {
+    return cli::bench_collectives(*collectives);
+  }
+  if (const auto* measure = std::get_if<cli::MeasureCollectivesCommand>(&command)) {
+    return cli::measure_collectives(*measure);
+  }
   return cli::train(std::get<cli::TrainCommand>(command));
 }
 

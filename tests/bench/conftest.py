@@ -54,8 +54,8 @@ class Bench:
         self.environment["PYTHONPATH"] = str(package.parents[1])
         return ["--peer", "peer.py", "--peer-python", sys.executable]
 
-    def run(self, *arguments):
-        return subprocess.run([BUILD / "bin" / "fullshard", "bench", "step", *arguments],
+    def run(self, *arguments, benchmark="step"):
+        return subprocess.run([BUILD / "bin" / "fullshard", "bench", benchmark, *arguments],
                               capture_output=True, text=True, timeout=300, cwd=self.folder,
                               env=self.environment, check=False)
 

@@ -17,4 +17,9 @@ __attribute__((visibility("default"))) int fullshard_engine_train(
 /// its ranks with RANK in the environment. Rank 0 prints a bench::StepResult as a line of JSON.
 /// Returns the exit code, as above.
 __attribute__((visibility("default"))) int fullshard_engine_measure_step(const char* spec_json);
+
+/// The same for a bench::CollectivesSpec, as one of its ranks: RANK is in the environment. Rank 0
+/// prints the bench::CollectiveTimes.
+__attribute__((visibility("default"))) int fullshard_engine_measure_collectives(
+    const char* spec_json);
 }
