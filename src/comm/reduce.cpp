@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "comm/half.h"
+#include "comm/vector_instructions.h"
 #include "fullshard/base/check.h"
 #include "fullshard/base/error.h"
 
@@ -181,23 +182,36 @@ template <typename In, typename Out, typename Op>
 #endif
 }
 
-// One body, compiled for two instruction sets. AVX2 without FMA changes no rounding, so both give
-// the same bits.
+// One body, compiled for several instruction sets. None of them changes a rounding, as nothing is
+// contracted, so all give the same bits.
 #if defined(__x86_64__)
 template <typename In, typename Out, typename Op>
 [[gnu::target("avx2"), gnu::noinline]] void reduce_avx2(const Job& job) {
   reduce_all<In, Out, Op>(job);
 }
-bool has_avx2() {
-  static const bool found = __builtin_cpu_supports("avx2") != 0;
-  return found;
+
+// Without the attribute clang stays at 256 bits, for the sake of processors that slow down.
+#if defined(__clang__)
+#define FULLSHARD_512_BITS [[clang::min_vector_width(512)]]
+#else
+#define FULLSHARD_512_BITS
+#endif
+template <typename In, typename Out, typename Op>
+FULLSHARD_512_BITS [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl"), gnu::noinline]] void
+reduce_avx512(const Job& job) {
+  reduce_all<In, Out, Op>(job);
 }
+#undef FULLSHARD_512_BITS
 #endif
 
 template <typename In, typename Out, typename Op>
 void reduce_with(const Job& job) {
 #if defined(__x86_64__)
-  if (has_avx2()) return reduce_avx2<In, Out, Op>(job);
+  switch (vector_instructions()) {
+    case VectorInstructions::kAvx512: return reduce_avx512<In, Out, Op>(job);
+    case VectorInstructions::kAvx2: return reduce_avx2<In, Out, Op>(job);
+    case VectorInstructions::kPortable: break;
+  }
 #endif
   reduce_all<In, Out, Op>(job);
 }

@@ -11,6 +11,7 @@
 #include "comm/errors.h"
 #include "comm/half.h"
 #include "comm/values.h"
+#include "comm/vector_instructions.h"
 
 namespace fullshard::comm::testing {
 namespace {
@@ -300,6 +301,16 @@ TEST(ReduceParts, RefusesWhatIsNotDefined) {
               HasSubstr("float32 into float64"));
   EXPECT_THAT(std::string(reduce(DType::kInt8, DType::kInt8, ReduceOp::kSum, 0.5).what()),
               HasSubstr("int8 cannot be scaled"));
+}
+
+TEST(VectorInstructions, TheEnvironmentMayAskForLess) {
+  using enum VectorInstructions;
+  EXPECT_EQ(choose_vector_instructions(kAvx512, ""), kAvx512);
+  EXPECT_EQ(choose_vector_instructions(kAvx512, "avx2"), kAvx2);
+  EXPECT_EQ(choose_vector_instructions(kAvx2, "portable"), kPortable);
+  EXPECT_EQ(choose_vector_instructions(kPortable, "portable"), kPortable);
+  EXPECT_THROW(choose_vector_instructions(kAvx2, "avx512"), base::Error);
+  EXPECT_THROW(choose_vector_instructions(kAvx512, "sse9"), base::Error);
 }
 
 }  // namespace
