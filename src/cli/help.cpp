@@ -31,7 +31,7 @@ that job; otherwise it starts its own ranks.
 
 Options:
   -h, --help         show this
-  --print-config     show the effective configuration as TOML, and stop
+  --print-config     show the configuration in force as TOML, and stop
   --help-markdown    show the fields below as Markdown tables, and stop
 
 Each field can be set in the file, as FIELD = value under [SECTION], and by its flag, which wins.

@@ -76,7 +76,7 @@ int train(const TrainCommand& command) {
   const auto env = LaunchEnvironment::read(rendezvous::flags_of(given.job));
   const config::TrainConfig settled = settle(given, env);
   if (command.print_config) {
-    std::fputs(config::to_toml(given).c_str(), stdout);
+    std::fputs(config::to_toml(settled).c_str(), stdout);
     return 0;
   }
   const bool alone = env.launched || settled.job.nproc_per_node == 1 ||

@@ -27,6 +27,15 @@ def test_printed_configuration_gives_itself_back(fullshard):
     assert printed(fullshard, "printed.toml") == text
 
 
+def test_printed_configuration_is_the_one_in_force(fullshard):
+    text = printed(fullshard, "--job.nproc_per_node", "3", "--training.global_batch_size", "36")
+    assert "nproc_per_node = 3  #" in text
+    assert "threads_per_rank = 0  #" not in text
+    assert "nproc_per_node = 0  #" not in printed(fullshard)
+    text = fullshard.run("train", "--print-config", OMP_NUM_THREADS="5").stdout
+    assert "threads_per_rank = 5  #" in text
+
+
 def test_flags_win_over_the_file_and_the_last_flag_over_earlier_ones(fullshard):
     fullshard.write("run.toml", "[training]\nsteps = 5\nseed = 6\n")
     text = printed(fullshard, "run.toml", "--training.steps", "7", "--training.steps=8")
