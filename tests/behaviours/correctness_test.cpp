@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -66,66 +67,100 @@ TEST(Behaviours, B1_AParameterOfOneElementTrains) {
   }
 }
 
-class Averaging : public ::testing::TestWithParam<std::tuple<at::ScalarType, ShardingStrategy>> {};
+// What each rank would have by itself, averaged.
+StateDict mean_of_ranks(const Problem& task, const std::vector<std::int64_t>& steps, int ranks) {
+  StateDict mean;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto plain = task.build();
+    for (const std::int64_t step : steps) {
+      const Batch batch = rows_of_rank(task.batch(step), rank, ranks);
+      plain->loss(batch.x, batch.y).backward();
+    }
+    for (const auto& item : plain->named_parameters()) {
+      const at::Tensor part = item.value().grad().flatten() / ranks;
+      mean[item.key()] = rank == 0 ? part : mean[item.key()] + part;
+    }
+  }
+  return mean;
+}
+
+class Averaging
+    : public ::testing::TestWithParam<std::tuple<at::ScalarType, ShardingStrategy, bool>> {};
 
 TEST_P(Averaging, B2_GradientsAreTheMeanOverRanks) {
-  const auto [dtype, strategy] = GetParam();
+  const auto [dtype, strategy, deferred] = GetParam();
   const Problem task = testing::mlp_problem({5, 7, 3}, dtype);
+  const std::vector<std::int64_t> steps =
+      deferred ? std::vector<std::int64_t>{0, 1, 2} : std::vector<std::int64_t>{0};
+  const StateDict mean = mean_of_ranks(task, steps, 4);
   testing::run_both_ways(4, [&, chosen = strategy, type = dtype](comm::World& world) {
-    std::map<std::string, at::Tensor> mean;
-    for (int rank = 0; rank < 4; ++rank) {
-      const auto plain = task.build();
-      const Batch batch = rows_of_rank(task.batch(0), rank, 4);
-      plain->loss(batch.x, batch.y).backward();
-      for (const auto& item : plain->named_parameters()) {
-        const at::Tensor part = item.value().grad().flatten() / 4;
-        mean[item.key()] = rank == 0 ? part : mean[item.key()] + part;
-      }
-    }
     const auto model = task.build();
-    const auto sharded = fully_shard(model, world.mesh(), {.sharding_strategy = chosen});
-    const Batch batch = rows_of_rank(task.batch(0), world.rank(), world.size());
-    model->loss(batch.x, batch.y).backward();
+    const int replicas = chosen == ShardingStrategy::HYBRID_SHARD ? 2 : 1;
+    const auto sharded =
+        fully_shard(model, world.mesh({.replicate = replicas}), {.sharding_strategy = chosen});
+    for (const std::int64_t step : steps) {
+      sharded.set_requires_gradient_sync(step == steps.back());
+      const Batch batch = rows_of_rank(task.batch(step), world.rank(), world.size());
+      model->loss(batch.x, batch.y).backward();
+    }
     const double tolerance = type == at::kDouble ? 1e-12 : 1e-6;
     for (const auto& shard : sharded.named_parameters()) {
-      const at::Tensor expected = mean[shard.name].narrow(0, shard.begin, shard.end - shard.begin);
+      const at::Tensor expected =
+          mean.at(shard.name).narrow(0, shard.begin, shard.end - shard.begin);
       EXPECT_TRUE(at::allclose(shard.tensor.grad(), expected, tolerance, tolerance)) << shard.name;
     }
   });
 }
 
+constexpr std::array kEveryStrategy = {
+    ShardingStrategy::FULL_SHARD, ShardingStrategy::SHARD_GRAD_OP, ShardingStrategy::NO_SHARD,
+    ShardingStrategy::HYBRID_SHARD, ShardingStrategy::SHARD_OPTIMIZER_ONLY};
+
 INSTANTIATE_TEST_SUITE_P(Behaviours, Averaging,
                          ::testing::Combine(::testing::Values(at::kFloat, at::kDouble),
-                                            ::testing::Values(ShardingStrategy::FULL_SHARD,
-                                                              ShardingStrategy::SHARD_GRAD_OP,
-                                                              ShardingStrategy::NO_SHARD)));
+                                            ::testing::ValuesIn(kEveryStrategy),
+                                            ::testing::Bool()));
 
-TEST(Behaviours, B4_AnOptimizerOnTheModulesParametersIsAnError) {
+class OptimizerMadeLate
+    : public ::testing::TestWithParam<std::tuple<testing::Optimizer, ShardingStrategy>> {};
+
+// An optimizer on the module's parameters, made before or after sharding and a first forward, is
+// an error; one on the sharded parameters trains what unsharded training trains.
+TEST_P(OptimizerMadeLate, B4_TrainsOrIsAnError) {
+  const auto [kind, strategy] = GetParam();
   const Problem task = testing::mlp_problem({4, 4, 4});
-  comm::run_as_threads(2, [&](comm::World& world) {
+  const StateDict expected = testing::train_reference(task, {.steps = 1, .optimizer = kind});
+  comm::run_as_threads(2, [&, kind = kind, strategy = strategy](comm::World& world) {
     const auto model = task.build();
-    torch::optim::SGD before(model->parameters(), 0.1);
-    const auto sharded = fully_shard(model, world.mesh());
+    const auto before = testing::stock_optimizer(kind, model->parameters());
+    const int replicas = strategy == ShardingStrategy::HYBRID_SHARD ? 2 : 1;
+    const auto sharded =
+        fully_shard(model, world.mesh({.replicate = replicas}), {.sharding_strategy = strategy});
     const Batch batch = rows_of_rank(task.batch(0), world.rank(), world.size());
     {
       const at::NoGradGuard no_grad;
       model->loss(batch.x, batch.y);
     }
-    torch::optim::SGD after(model->parameters(), 0.1);
-    torch::optim::SGD right(sharded.parameters(), 0.1);
+    const auto after = testing::stock_optimizer(kind, model->parameters());
+    const auto right = testing::stock_optimizer(kind, sharded.parameters());
     model->loss(batch.x, batch.y).backward();
-    for (torch::optim::Optimizer* optimizer : {static_cast<torch::optim::Optimizer*>(&before),
-                                               static_cast<torch::optim::Optimizer*>(&after)}) {
+    for (torch::optim::Optimizer* wrong : {before.get(), after.get()}) {
       try {
-        optimizer->step();
+        wrong->step();
         ADD_FAILURE() << "stepped without an error";
       } catch (const base::Error& error) {
         EXPECT_NE(std::string(error.what()).find("sharded.parameters()"), std::string::npos);
       }
     }
-    right.step();
+    right->step();
+    testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Behaviours, OptimizerMadeLate,
+                         ::testing::Combine(::testing::Values(testing::Optimizer::kSgd,
+                                                              testing::Optimizer::kAdam),
+                                            ::testing::ValuesIn(kEveryStrategy)));
 
 TEST(Behaviours, B4_ConvertingAShardedModelIsAnError) {
   const Problem task = testing::mlp_problem({4, 4, 4});
@@ -276,14 +311,17 @@ TEST(Behaviours, B11_OutputsInContainers) {
 TEST(Behaviours, B14_RunsAreRepeatableAndStrategiesAgree) {
   const Problem task = testing::mlp_problem({9, 17, 4}, at::kFloat);
   const testing::TrainOptions options{.steps = 20, .optimizer = testing::Optimizer::kAdam};
-  comm::run_as_threads(2, [&](comm::World& world) {
-    const auto run = [&](ShardingStrategy strategy) {
-      return testing::train_sharded(task, world, {.sharding_strategy = strategy}, options);
-    };
-    const StateDict first = run(ShardingStrategy::FULL_SHARD);
-    testing::expect_bitwise_equal(run(ShardingStrategy::FULL_SHARD), first);
-    testing::expect_match(run(ShardingStrategy::NO_SHARD), first, 1e-6);
-  });
+  for (const int threads : {1, 2}) {  // docs/reproducibility.md: with any number, kept the same
+    testing::run_both_ways(2, [&](comm::World& world) {
+      at::set_num_threads(threads);
+      const auto run = [&](ShardingStrategy strategy) {
+        return testing::train_sharded(task, world, {.sharding_strategy = strategy}, options);
+      };
+      const StateDict first = run(ShardingStrategy::FULL_SHARD);
+      testing::expect_bitwise_equal(run(ShardingStrategy::FULL_SHARD), first);
+      testing::expect_match(run(ShardingStrategy::NO_SHARD), first, 1e-6);
+    });
+  }
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <filesystem>
 
 #include "fullshard/optim/adamw.h"
+#include "support/saved.h"
+#include "support/temporary_folder.h"
 #include "support/training.h"
 
 // E: shared, scalar and uneven parameters.
@@ -69,17 +69,12 @@ Problem scalar_problem() {
   return task;
 }
 
-std::string temporary_file(const std::string& name, int rank) {
-  return (std::filesystem::temp_directory_path() /
-          ("fullshard_" + name + "_" + std::to_string(::getpid()) + "_" + std::to_string(rank)))
-      .string();
-}
-
 TEST(Behaviours, E3_ScalarParameters) {
   const Problem task = scalar_problem();
   const TrainOptions options{.steps = 3, .max_norm = 0.3};
   const StateDict expected = testing::train_reference(task, options);
-  const std::string file = temporary_file("e3", 0);
+  const testing::TemporaryFolder folder;
+  const std::string file = folder.path("e3.pt");
   comm::run_as_threads(2, [&](comm::World& world) {
     const auto model = task.build();
     const auto sharded =
@@ -87,13 +82,9 @@ TEST(Behaviours, E3_ScalarParameters) {
     testing::train_steps(*model, sharded, world, task, options);
     EXPECT_EQ(model->named_parameters()["temperature.value"].dim(), 0);
     testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
-    const auto scope = sharded.unsharded();
-    if (world.rank() == 0) torch::save(std::static_pointer_cast<torch::nn::Module>(model), file);
+    testing::save_whole(sharded, world.rank(), file);
   });
-  const auto plain = task.build();
-  auto target = std::static_pointer_cast<torch::nn::Module>(plain);
-  torch::load(target, file);
-  std::filesystem::remove(file);
+  const auto plain = testing::load_plain(task, file);
   comm::World alone = comm::single_rank();
   const auto sharded = fully_shard(plain, alone.mesh());
   EXPECT_EQ(sharded.full_state_dict().at("bias").dim(), 0);
@@ -126,16 +117,22 @@ TEST(Behaviours, E4_FewerRowsThanRanksAndUnevenShapes) {
   task.build = [] { return std::make_shared<Uneven>(); };
   const TrainOptions first{.steps = 3, .optimizer = testing::Optimizer::kAdam, .max_norm = 1};
   const StateDict expected = testing::train_reference(task, first);
-  StateDict saved;
+  const testing::TemporaryFolder folder;
+  const std::string file = folder.path("e4.pt");
   comm::run_as_threads(4, [&](comm::World& world) {
     const auto model = task.build();
     const auto sharded = fully_shard(model, world.mesh());
     EXPECT_EQ(sharded.parameter_count(), 15 + 17 + 2 + 24 + 5);  // padding is not counted
     testing::train_steps(*model, sharded, world, task, first);
-    const StateDict state = sharded.full_state_dict(/*rank0_only=*/true);
-    if (world.rank() == 0) saved = state;
+    testing::save_whole(sharded, world.rank(), file);
   });
+  const StateDict saved = testing::parameters_of(*testing::load_plain(task, file));
   testing::expect_match(saved, expected, 1e-10);
+  // Padding does not show in the file: it is as large as one of the plain model with a name as
+  // long.
+  const std::string of_plain = folder.path("p4.pt");
+  torch::save(std::static_pointer_cast<torch::nn::Module>(task.build()), of_plain);
+  EXPECT_EQ(std::filesystem::file_size(file), std::filesystem::file_size(of_plain));
   comm::run_as_threads(3, [&](comm::World& world) {
     const auto model = task.build();
     const auto sharded = fully_shard(model, world.mesh());

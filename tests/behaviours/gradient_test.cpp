@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -74,14 +75,34 @@ void expect_gradients(const ShardedModule& sharded, const StateDict& expected, d
   }
 }
 
+// Parameters after unsharded training whose every step adds up the gradients of a window of
+// micro-batches.
+StateDict trained_in_windows(const testing::Problem& task, int windows, int micro_batches) {
+  const auto model = task.build();
+  const auto optimizer =
+      testing::stock_optimizer(testing::Optimizer::kAdamW, testing::unique_parameters(*model));
+  for (int window = 0; window < windows; ++window) {
+    optimizer->zero_grad();
+    for (int step = 0; step < micro_batches; ++step) {
+      const auto batch = task.batch(step);
+      model->loss(batch.x, batch.y).backward();
+    }
+    optimizer->step();
+  }
+  return testing::parameters_of(*model);
+}
+
 TEST(Behaviours, A5_BothWaysToAccumulate) {
   const auto task = testing::mlp_problem({32, 64, 8});
   constexpr int kMicroBatches = 4;
   const StateDict expected = accumulated(task, kMicroBatches);
+  const StateDict trained = trained_in_windows(task, 1, kMicroBatches);
   for (const bool deferred : {false, true}) {
     comm::run_as_threads(2, [&](comm::World& world) {
       const auto model = task.build();
       const auto sharded = fully_shard(model, world.mesh());
+      const auto optimizer =
+          testing::stock_optimizer(testing::Optimizer::kAdamW, sharded.parameters());
       for (int step = 0; step < kMicroBatches; ++step) {
         const bool last = step + 1 == kMicroBatches;
         sharded.set_requires_gradient_sync(!deferred || last);
@@ -101,6 +122,8 @@ TEST(Behaviours, A5_BothWaysToAccumulate) {
         EXPECT_EQ(unit.reduce_scatters, deferred ? 1 : kMicroBatches) << unit.name;
       }
       expect_gradients(sharded, expected);
+      optimizer->step();
+      testing::expect_match(sharded.full_state_dict(), trained, 1e-10);
     });
   }
 }
@@ -108,12 +131,15 @@ TEST(Behaviours, A5_BothWaysToAccumulate) {
 TEST(Behaviours, P4_OneReductionAWindowWhenDeferred) {
   const auto task = testing::gpt_problem(17, 6, 2);
   constexpr int kWindow = 8;
-  const StateDict expected = accumulated(task, kWindow);
-  comm::run_as_threads(2, [&](comm::World& world) {
+  constexpr int kWindows = 2;
+  const StateDict trained = trained_in_windows(task, kWindows, kWindow);
+  testing::run_both_ways(2, [&](comm::World& world) {
     const auto model = task.build();
     const auto sharded = fully_shard(model, world.mesh());
-    for (int window = 1; window <= 2; ++window) {
-      sharded.zero_grad();
+    const auto optimizer =
+        testing::stock_optimizer(testing::Optimizer::kAdamW, sharded.parameters());
+    for (int window = 1; window <= kWindows; ++window) {
+      optimizer->zero_grad();
       for (int step = 0; step < kWindow; ++step) {
         sharded.set_requires_gradient_sync(step + 1 == kWindow);
         const auto batch = testing::rows_of_rank(task.batch(step), world.rank(), world.size());
@@ -122,8 +148,9 @@ TEST(Behaviours, P4_OneReductionAWindowWhenDeferred) {
       for (const UnitCounters& unit : sharded.counters().units) {
         EXPECT_EQ(unit.reduce_scatters, window) << unit.name;
       }
-      expect_gradients(sharded, expected);
+      optimizer->step();
     }
+    testing::expect_match(sharded.full_state_dict(), trained, 1e-10);
   });
 }
 
@@ -169,6 +196,9 @@ TEST(Behaviours, A5_AGradientTheUserHasSetIsAddedTo) {
 TEST(Behaviours, B6_EveryStrategyScalesGradientsAlike) {
   const auto task = testing::mlp_problem({5, 7, 3});
   const StateDict expected = accumulated(task, 1);
+  double squares = 0;
+  for (const auto& [name, gradient] : expected) squares += gradient.pow(2).sum().item<double>();
+  const double norm = std::sqrt(squares);
   struct Mode {
     ShardingStrategy strategy;
     int replicate;
@@ -184,7 +214,9 @@ TEST(Behaviours, B6_EveryStrategyScalesGradientsAlike) {
                         {.sharding_strategy = mode.strategy, .gradient_divide_factor = factor});
         const auto batch = testing::rows_of_rank(task.batch(0), world.rank(), world.size());
         model->loss(batch.x, batch.y).backward();
-        expect_gradients(sharded, expected, factor == 0 ? 1 : 4 / factor);
+        const double scale = factor == 0 ? 1 : 4 / factor;
+        expect_gradients(sharded, expected, scale);
+        EXPECT_NEAR(sharded.grad_norm(), norm * scale, 1e-10);
       });
     }
   }

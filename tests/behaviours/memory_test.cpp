@@ -1,6 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <string_view>
+
 #include "support/training.h"
 
 // A: memory.
@@ -54,15 +58,19 @@ TEST(Behaviours, A3_ForwardOnlyCallsLeaveOneUnitAtMost) {
     const auto batch = task.batch(0);
     const at::NoGradGuard no_grad;
     const at::Tensor block_input = at::randn({2, 8, 32}, at::kDouble);
-    const at::Tensor block_weight = model->named_parameters()["blocks.0.up.weight"];
-    std::vector<std::int64_t> live;
+    const auto bytes_of = [&](std::string_view name) {
+      for (const UnitCounters& unit : sharded.counters().units) {
+        if (unit.name == name) return unit.bytes;
+      }
+      return std::int64_t{-1};
+    };
     for (int i = 0; i < 10; ++i) {
-      at::linear(block_input, block_weight);  // a part of one block, by itself
+      // Documented: without gradients the unit touched last stays.
+      testing::run_block(*model, 0, block_input);
+      EXPECT_EQ(sharded.counters().live_unsharded_bytes, bytes_of("blocks.0"));
       model->loss(batch.x, batch.y);
-      live.push_back(sharded.counters().live_unsharded_bytes);
+      EXPECT_EQ(sharded.counters().live_unsharded_bytes, bytes_of("(root)"));
     }
-    // Documented: without gradients the unit touched last stays, here the root with the head.
-    EXPECT_THAT(live, ::testing::Each(sharded.counters().units.front().bytes));
     sharded.release();
     EXPECT_EQ(sharded.counters().live_unsharded_bytes, 0);
   });
@@ -103,8 +111,16 @@ TEST(Behaviours, A10_GradientsAreShardedAfterBackward) {
   comm::run_as_threads(2, [&](comm::World& world) {
     const auto model = task.build();
     const auto sharded = fully_shard(model, world.mesh());
+    std::map<std::string, c10::weak_intrusive_ptr<c10::StorageImpl>> whole;
+    for (const auto& item : model->named_parameters()) {
+      item.value().register_hook([&whole, name = item.key()](const at::Tensor& gradient) {
+        EXPECT_GT(gradient.storage().nbytes(), 0) << name;
+        whole.emplace(name, gradient.storage().getWeakStorageImpl());
+      });
+    }
     const auto batch = rows_of_rank(task.batch(0), world.rank(), world.size());
     model->loss(batch.x, batch.y).backward();
+    EXPECT_EQ(whole.size(), model->named_parameters().size());
     for (const auto& item : model->named_parameters()) {
       EXPECT_EQ(item.value().grad().storage().nbytes(), 0) << item.key();
     }
@@ -124,6 +140,7 @@ TEST(Behaviours, A10_GradientsAreShardedAfterBackward) {
     EXPECT_EQ(sum, sharded.counters().gradient_bytes);
     world.group().barrier({});  // then every rank has read the others' gradients
     EXPECT_EQ(sharded.counters().unreduced_gradient_bytes, 0);
+    for (const auto& [name, gradient] : whole) EXPECT_TRUE(gradient.expired()) << name;
   });
 }
 

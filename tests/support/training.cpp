@@ -124,6 +124,10 @@ Problem gpt_problem(std::int64_t vocab, std::int64_t dim, std::int64_t layers, b
               }};
 }
 
+at::Tensor run_block(Model& model, std::size_t block, const at::Tensor& x) {
+  return dynamic_cast<Gpt&>(model).blocks[block]->as<Block>()->forward(x);
+}
+
 Batch rows_of_rank(const Batch& batch, int rank, int size) {
   const std::int64_t rows = batch.x.size(0) / size;
   return {batch.x.narrow(0, rank * rows, rows), batch.y.narrow(0, rank * rows, rows)};

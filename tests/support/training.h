@@ -43,6 +43,9 @@ Problem mlp_problem(std::vector<std::int64_t> widths, at::ScalarType dtype = at:
 Problem gpt_problem(std::int64_t vocab, std::int64_t dim, std::int64_t layers, bool tied = false,
                     at::ScalarType dtype = at::kDouble);
 
+/// Runs one block of a gpt_problem's model by itself on [rows, tokens, dim].
+at::Tensor run_block(Model& model, std::size_t block, const at::Tensor& x);
+
 enum class Optimizer { kSgd, kAdam, kAdamW, kFusedAdamW };
 
 struct TrainOptions {
