@@ -48,8 +48,6 @@ struct FlatUnit {
   std::byte* own_memory =
       nullptr;  ///< of `own`; inside what all ranks see, where they share memory
 
-  at::Tensor gradient;  ///< reduced gradient of `own`, allocated at the first reduction
-
   /// Every rank holds all of it, in memory of its own.
   bool replicated() const { return strategy == ShardingStrategy::NO_SHARD; }
 

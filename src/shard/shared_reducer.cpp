@@ -166,11 +166,12 @@ void SharedReducer::wait_until_ready(std::size_t unit) {
 }
 
 void SharedReducer::finish_units() {
-  for (const std::size_t unit : std::exchange(pending_, {})) {
+  for (const std::size_t unit : pending_) {
     wait_until_ready(unit);
     const Stopwatch watch(unit_exposed_[unit]);
     reduce(unit);
   }
+  pending_.clear();
   end_round();
 }
 
@@ -200,7 +201,7 @@ void SharedReducer::reduce(std::size_t unit) {
     if (!anyone_has(unit, i)) continue;
     const bool accumulate = holds_gradient(unit, i);
     if (!accumulate) attach(unit, i);
-    auto* memory = static_cast<std::byte*>(flat.gradient.mutable_data_ptr());
+    std::byte* memory = own_[unit].memory();
     reduce_own(unit, i, memory + flat.own_offset(i) * flat.element_bytes(), accumulate);
   }
   post_consumed(unit);
