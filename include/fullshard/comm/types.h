@@ -35,7 +35,7 @@ struct Buffer {
 
 /// What an operation is about, for error messages: which unit of the model and which training step.
 struct OpTag {
-  std::string unit;        ///< user's dotted name, empty when not about a unit
+  std::string unit = {};   ///< user's dotted name, empty when not about a unit
   std::int64_t step = -1;  ///< -1 when not inside a step
 };
 
@@ -65,7 +65,7 @@ struct CommOptions {
   /// Network interface for ranks on other hosts, for instance "eth0"; also a list separated by
   /// commas, of which the first that this host has is taken. Empty: GLOO_SOCKET_IFNAME, else the
   /// interface that leads to the job's store. Each rank uses its own value.
-  std::string interface;
+  std::string interface = {};
 };
 
 }  // namespace fullshard::comm
