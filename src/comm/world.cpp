@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/trace/recorder.h"
 #include "fullshard/base/check.h"
 #include "fullshard/base/error.h"
 
@@ -28,13 +29,21 @@ std::shared_ptr<Group> own_group(Group& all, int groups, int first_step, int str
 
 }  // namespace
 
-World::World(std::shared_ptr<Group> group, std::shared_ptr<Group> self, int local_rank,
-             int local_size)
+World::World(std::shared_ptr<Group> group, std::shared_ptr<Group> self,
+             std::shared_ptr<trace::Recorder> recorder, int local_rank, int local_size)
     : mesh_{group, std::move(self), std::move(group)},
+      recorder_(std::move(recorder)),
       local_rank_(local_rank),
       local_size_(local_size) {
   FULLSHARD_CHECK(mesh_.all != nullptr);
   FULLSHARD_CHECK(mesh_.replicate != nullptr);
+  FULLSHARD_CHECK(recorder_ != nullptr);
+}
+
+FlightRecord World::flight_record() const { return recorder_->record(""); }
+
+std::string World::write_flight_record(const std::string& folder, std::string_view reason) const {
+  return recorder_->write(folder, reason);
 }
 
 Mesh World::mesh(const MeshOptions& options) const {

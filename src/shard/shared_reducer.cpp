@@ -142,7 +142,7 @@ void SharedReducer::give(std::size_t unit, std::size_t parameter, const at::Tens
 }
 
 void SharedReducer::hand_over(std::size_t unit) {
-  board_->post(ready_ + unit, round_);
+  board_->post(ready_ + unit, round_, "reduce_scatter", tag_of(unit));
   pending_.push_back(unit);
 }
 
@@ -161,8 +161,7 @@ void SharedReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
 
 void SharedReducer::wait_until_ready(std::size_t unit) {
   const Stopwatch watch(unit_exposed_[unit]);
-  board_->wait(ready_ + unit, round_, "reduce_scatter",
-               {units_[unit].name, static_cast<std::int64_t>(round_)});
+  board_->wait(ready_ + unit, round_, "reduce_scatter", tag_of(unit));
 }
 
 void SharedReducer::finish_units() {

@@ -66,6 +66,11 @@ struct CommOptions {
   /// commas, of which the first that this host has is taken. Empty: GLOO_SOCKET_IFNAME, else the
   /// interface that leads to the job's store. Each rank uses its own value.
   std::string interface = {};
+  /// Folder for flight records: when a group of several ranks fails, each rank writes what it did
+  /// last to flight_rank<rank>.json there, and its error names the file. Empty: they are not
+  /// written, but can be by World::write_flight_record and FlightSignal. Each rank uses its own
+  /// value.
+  std::string trace_folder = {};
 };
 
 }  // namespace fullshard::comm

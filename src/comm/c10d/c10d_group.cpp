@@ -86,17 +86,18 @@ OperationRecord record_of(OperationKind kind, ConstBuffer whole, const OpTag& ta
 }  // namespace
 
 C10dGroup::C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
-                     std::vector<int> members, CommOptions options)
+                     std::shared_ptr<trace::GroupTrace> trace, CommOptions options)
     : store_(std::move(store)),
       connect_(std::move(connect)),
+      trace_(std::move(trace)),
       options_(std::move(options)),
       exceptions_at_start_(std::uncaught_exceptions()) {
-  const int size = static_cast<int>(members.size());
+  const int size = static_cast<int>(trace_->ranks().size());
   const auto deadline = base::Deadline::after(options_.timeout);
   data_ = connect_(store_.with_prefix("data"), rank, size, deadline.remaining());
   auto control = connect_(store_.with_prefix("control"), rank, size, deadline.remaining());
   membership_ = std::make_shared<Membership>(
-      std::move(control), rank, std::move(members), [this] { interrupt(); },
+      std::move(control), rank, trace_->ranks(), [this] { interrupt(); },
       [this] { return waited_for(); });
   alarm_ = std::make_unique<Alarm>([this] { ring(); });
   lane_ = std::make_unique<Lane>();
@@ -105,7 +106,7 @@ C10dGroup::C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
 
 C10dGroup::~C10dGroup() {
   if (std::uncaught_exceptions() > exceptions_at_start_) {
-    membership_->abort("it left because of an exception");
+    abort("it left because of an exception");
   }
   lane_.reset();
   alarm_.reset();
@@ -129,7 +130,11 @@ void C10dGroup::ring() noexcept {
 }
 
 std::shared_ptr<Job> C10dGroup::start(const OperationRecord& record, Algorithm algorithm) {
-  membership_->throw_if_failed(describe(record));
+  try {
+    membership_->throw_if_failed(describe(record));
+  } catch (const Error& error) {
+    rethrow(error);
+  }
   const std::uint64_t number = ++started_;
   return lane_->submit(
       [this, number, record, algorithm = std::move(algorithm)] { run(number, record, algorithm); });
@@ -141,9 +146,31 @@ Work C10dGroup::begin(const OperationRecord& record, Algorithm algorithm) {
   return Work([ticket] { ticket->job().wait(); }, [ticket] { return ticket->job().ended_well(); });
 }
 
+void C10dGroup::abort(std::string_view reason) noexcept {
+  membership_->abort(reason);
+  trace_->write_failure(reason);
+}
+
+// After writing the flight record, if that is wanted.
+void C10dGroup::rethrow(const Error& error) const {
+  throw Error(error.code(), error.what() + trace_->write_failure(error.what()), error.rank());
+}
+
 // Runs on the lane.
 void C10dGroup::run(std::uint64_t number, const OperationRecord& record,
                     const Algorithm& algorithm) {
+  trace::Flight flight = trace_->begin(number, record);
+  try {
+    carry_out(number, record, algorithm);
+  } catch (const Error& error) {
+    flight.fail();
+    rethrow(error);
+  }
+  flight.finish();
+}
+
+void C10dGroup::carry_out(std::uint64_t number, const OperationRecord& record,
+                          const Algorithm& algorithm) {
   membership_->enter(number, record);
   Greeting greeting(*membership_, number, record);
   Transfer transfer(*data_, tag_of(number));
@@ -306,9 +333,10 @@ std::shared_ptr<Group> C10dGroup::subgroup(std::span<const int> ranks) {
   if (own == ranks.end()) return nullptr;
   std::vector<int> members;
   for (const int member : ranks) members.push_back(membership_->world_rank(member));
-  if (members.size() == 1) return local::make_single_group(members.front(), options_);
+  auto trace = trace_->subgroup(started_, std::move(members));
+  if (ranks.size() == 1) return local::make_single_group(std::move(trace), options_);
   return std::make_shared<C10dGroup>(store_.with_prefix(fmt::format("group{}", started_)), connect_,
-                                     static_cast<int>(own - ranks.begin()), std::move(members),
+                                     static_cast<int>(own - ranks.begin()), std::move(trace),
                                      options_);
 }
 

@@ -10,6 +10,7 @@
 #include "comm/c10d/lane.h"
 #include "comm/c10d/membership.h"
 #include "comm/c10d/transfer.h"
+#include "comm/trace/group_trace.h"
 #include "fullshard/comm/group.h"
 #include "fullshard/rendezvous/store.h"
 
@@ -29,10 +30,10 @@ using ConnectRanks = std::function<std::unique_ptr<Link>(const rendezvous::Store
 /// by itself; during the unwinding of an exception it makes this rank give up first.
 class C10dGroup final : public Group {
  public:
-  /// Collective: connects the ranks and meets them once. `members[r]` is the world's number of
-  /// rank r. All ranks pass the same options.staging.
-  C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank, std::vector<int> members,
-            CommOptions options);
+  /// Collective: connects the ranks that `trace` lists and meets them once. All ranks pass the same
+  /// options.staging.
+  C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
+            std::shared_ptr<trace::GroupTrace> trace, CommOptions options);
 
   /// Waits for the operations that were started, then leaves. During the unwinding of an exception
   /// the others are told of an error first.
@@ -60,7 +61,7 @@ class C10dGroup final : public Group {
                                                 std::string_view purpose) override;
 
   std::shared_ptr<Group> subgroup(std::span<const int> ranks) override;
-  void abort(std::string_view reason) noexcept override { membership_->abort(reason); }
+  void abort(std::string_view reason) noexcept override;
 
  private:
   using Algorithm = std::function<void(Transfer&)>;
@@ -68,6 +69,9 @@ class C10dGroup final : public Group {
   std::shared_ptr<Job> start(const shared::OperationRecord& record, Algorithm algorithm);
   Work begin(const shared::OperationRecord& record, Algorithm algorithm);
   void run(std::uint64_t number, const shared::OperationRecord& record, const Algorithm& algorithm);
+  void carry_out(std::uint64_t number, const shared::OperationRecord& record,
+                 const Algorithm& algorithm);
+  [[noreturn]] void rethrow(const base::Error& error) const;
   void interrupt() noexcept;
   int waited_for() noexcept;
   void ring() noexcept;
@@ -76,6 +80,7 @@ class C10dGroup final : public Group {
 
   rendezvous::Store store_;
   ConnectRanks connect_;
+  std::shared_ptr<trace::GroupTrace> trace_;
   CommOptions options_;
   std::unique_ptr<Link> data_;
   int exceptions_at_start_;

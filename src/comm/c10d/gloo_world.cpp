@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -106,17 +105,16 @@ World make_gloo_world(int rank, int size, const Store& store, const CommOptions&
   const std::vector<Present> all = call_the_roll(rank, size, own_keys, options);
   CommOptions agreed = options;
   agreed.staging = all.front().staging;
-  std::vector<int> members(static_cast<std::size_t>(size));
-  std::iota(members.begin(), members.end(), 0);
+  const auto trace = trace::GroupTrace::of_world(rank, size, options);
   auto group = std::make_shared<c10d::C10dGroup>(
       own_keys.with_prefix("world"), c10d::gloo_over_tcp(own_address(all, store, options)), rank,
-      std::move(members), agreed);
+      trace, agreed);
   const std::string& here = all[static_cast<std::size_t>(rank)].host.identity;
   const auto is_here = [&](const Present& present) { return present.host.identity == here; };
   const auto local_rank = std::count_if(all.begin(), all.begin() + rank, is_here);
   const auto local_size = std::count_if(all.begin(), all.end(), is_here);
-  return World(std::move(group), local::make_single_group(rank, options),
-               static_cast<int>(local_rank), static_cast<int>(local_size));
+  return World(std::move(group), local::make_single_group(trace->self(), options),
+               trace->recorder(), static_cast<int>(local_rank), static_cast<int>(local_size));
 }
 
 }  // namespace fullshard::comm

@@ -16,16 +16,6 @@ std::uint64_t hash_bytes(const void* data, std::size_t bytes) {
   return hash;
 }
 
-std::string_view name_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum: return "sum";
-    case ReduceOp::kMean: return "mean";
-    case ReduceOp::kMin: return "min";
-    case ReduceOp::kMax: return "max";
-  }
-  return "unknown";
-}
-
 std::string counts_text(const OperationRecord& record) {
   const std::size_t shown = std::min<std::size_t>(record.counts_size, record.counts.size());
   const std::span<const std::int64_t> counts(record.counts.data(), shown);
@@ -54,6 +44,30 @@ std::string call_text(const OperationRecord& record) {
 }
 
 }  // namespace
+
+std::string_view name_of(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kAllGather: return "all_gather";
+    case OperationKind::kReduceScatter: return "reduce_scatter";
+    case OperationKind::kAllReduce: return "all_reduce";
+    case OperationKind::kBroadcast: return "broadcast";
+    case OperationKind::kAllToAll: return "all_to_all";
+    case OperationKind::kBarrier: return "barrier";
+    case OperationKind::kAllocate: return "allocate_shared";
+    case OperationKind::kSubgroup: return "subgroup";
+  }
+  return "unknown";
+}
+
+std::string_view name_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum: return "sum";
+    case ReduceOp::kMean: return "mean";
+    case ReduceOp::kMin: return "min";
+    case ReduceOp::kMax: return "max";
+  }
+  return "unknown";
+}
 
 OperationRecord::OperationRecord(OperationKind what, const OpTag& tag)
     : kind(what),

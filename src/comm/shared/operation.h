@@ -44,6 +44,11 @@ enum class OperationKind : std::uint8_t {
   kSubgroup,
 };
 
+/// As in Group: "all_gather".
+std::string_view name_of(OperationKind kind);
+/// "sum".
+std::string_view name_of(ReduceOp op);
+
 /// What one rank believes it is doing; equal on all ranks of a collective or the call is a
 /// mismatch.
 struct OperationRecord {

@@ -27,8 +27,9 @@ std::string last_operation(const Slot& slot) {
 std::string last_note(const Slot& slot) {
   const auto note = slot.note.load();
   if (!note) return "last used a signal board";
-  return fmt::format("last {}{}, {} ago", note->action.view(),
-                     describe_tag(note->unit.view(), note->step),
+  return fmt::format("last {} {}{}, {} ago",
+                     note->act == SignalNote::Act::kPosted ? "signalled" : "began to wait for",
+                     note->operation.view(), describe_tag(note->unit.view(), note->step),
                      ago(slot.noted_at.load(std::memory_order_relaxed)));
 }
 

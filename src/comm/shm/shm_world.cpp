@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <numeric>
 #include <utility>
 
 #include "comm/local/local_world.h"
@@ -22,15 +21,15 @@ World make_shm_world(int rank, int size, int local_rank, Exchange& exchange,
   }
   shared::check_options(options);
   shm::Joined joined = shm::join(rank, size, exchange, options);
-  std::vector<int> members(static_cast<std::size_t>(size));
-  std::iota(members.begin(), members.end(), 0);
+  const auto trace = trace::GroupTrace::of_world(rank, size, options);
   auto fabric = std::make_shared<shm::ShmFabric>(rank, std::move(joined.peers),
                                                  std::move(joined.inbox), options.timeout);
-  auto session = std::make_shared<shared::Session>(joined.control, rank, std::move(members),
-                                                   std::move(fabric), options);
+  auto session =
+      std::make_shared<shared::Session>(joined.control, rank, trace, std::move(fabric), options);
   auto group = std::make_shared<shared::SharedGroup>(std::move(session));
   group->barrier({"joining the world", -1});
-  return World(std::move(group), local::make_single_group(rank, options), local_rank, size);
+  return World(std::move(group), local::make_single_group(trace->self(), options),
+               trace->recorder(), local_rank, size);
 }
 
 }  // namespace fullshard::comm
