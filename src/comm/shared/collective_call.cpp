@@ -19,7 +19,7 @@ CollectiveCall::CollectiveCall(Session& session, std::atomic<bool>& busy,
       busy_(busy),
       record_(record),
       waiting_{base::Deadline::after(session.options().timeout),
-               [&record] { return describe(record); }} {
+               [this] { return describe_call(record_, number_); }} {
   session_.throw_if_failed(waiting_);
   if (busy_.exchange(true, std::memory_order_acquire)) {
     throw Error(ErrorCode::kMisuse,

@@ -96,4 +96,11 @@ std::string describe(const OperationRecord& record) {
   return call_text(record) + describe_tag(record.unit.view(), record.step);
 }
 
+std::string describe_call(const OperationRecord& record, std::uint64_t number) {
+  if (number == 0) return describe(record);
+  const std::int64_t bytes = record.count * static_cast<std::int64_t>(base::size_of(record.dtype));
+  return fmt::format("{} (#{}{})", describe(record), number,
+                     bytes == 0 ? "" : fmt::format(", {} bytes", bytes));
+}
+
 }  // namespace fullshard::comm::shared

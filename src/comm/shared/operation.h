@@ -74,6 +74,10 @@ struct OperationRecord {
 /// In words: "all_reduce (sum of 1024 float32) of unit 'blocks.3' in step 7".
 std::string describe(const OperationRecord& record);
 
+/// The same with the operation's number in its group, by which flight records are lined up, and
+/// its size: "... in step 7 (#42, 4096 bytes)". Without a number yet, as describe().
+std::string describe_call(const OperationRecord& record, std::uint64_t number);
+
 /// The tail of a description: " of unit 'blocks.3' in step 7", empty when the tag says nothing.
 std::string describe_tag(std::string_view unit, std::int64_t step);
 
