@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "comm/errors.h"
 #include "comm/trace/ring.h"
 #include "fullshard/comm/flight_record.h"
+#include "fullshard/comm/flight_signal.h"
 #include "fullshard/comm/world.h"
 #include "support/temporary_folder.h"
 
@@ -187,6 +190,43 @@ TEST(FlightRecordFiles, ForgetsBoardsThatAreGone) {
   EXPECT_TRUE(record.boards.empty());
   const auto named = std::ranges::count(record.entries, "short-lived", &FlightEntry::board);
   EXPECT_EQ(named, 50);
+}
+
+// The signal may come at any time, also while every thread of the rank stands still.
+TEST(FlightSignals, RecordsAreWrittenWhileRanksAreStuck) {
+  const fullshard::testing::TemporaryFolder folder;
+  const auto file = [](const auto& of, int rank) {
+    return of.path() / ("flight_rank" + std::to_string(rank) + ".json");
+  };
+  FlightSignal signal(folder.path().string());
+  run_as_threads(2, [&](World& world) {
+    signal.watch(world);
+    world.group().barrier({"watched", 1});
+    if (world.rank() == 0) return world.group().barrier({"stuck", 2});
+    while (true) {
+      ::raise(SIGUSR2);
+      for (int i = 0; i < 100 && !std::filesystem::exists(file(folder, 1)); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      if (!std::filesystem::exists(file(folder, 1))) continue;
+      const auto entries = read_flight_record(file(folder, 0)).entries;
+      if (!entries.empty() && entries.back().unit == "stuck") break;
+      std::filesystem::remove(file(folder, 1));
+    }
+    const FlightRecord own = read_flight_record(file(folder, 1));
+    EXPECT_EQ(own.reason, "SIGUSR2");
+    EXPECT_EQ(own.entries.back().unit, "watched");
+    world.group().barrier({"stuck", 2});
+  });
+}
+
+TEST(FlightSignals, LeaveTheSignalAsItWas) {
+  struct sigaction before {};
+  sigaction(SIGUSR2, nullptr, &before);
+  for (int i = 0; i < 3; ++i) const FlightSignal signal("unused");
+  struct sigaction after {};
+  sigaction(SIGUSR2, nullptr, &after);
+  EXPECT_EQ(after.sa_handler, before.sa_handler);
 }
 
 }  // namespace
