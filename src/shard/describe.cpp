@@ -25,15 +25,24 @@ std::string owners(const FlatUnit& unit, std::size_t parameter) {
   return parts.empty() ? "-" : fmt::format("{}", fmt::join(parts, " "));
 }
 
+// Which rank has all of the unit, where it is not cut.
+std::string whole_on(const FlatUnit& unit) {
+  if (!unit.layout.is_whole()) return "";
+  for (int rank = 0; rank < unit.layout.world(); ++rank) {
+    if (!unit.layout.slice(rank).empty()) return fmt::format("  whole on rank {}", rank);
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string describe(const Engine& engine) {
   std::string out = fmt::format("{} ranks: {} x shard {}\n", engine.mesh().all->size(),
                                 engine.mesh().replicate->size(), engine.mesh().shard->size());
   for (const FlatUnit& unit : engine.units()) {
-    out += fmt::format("{}  {}  {}  {}\n", unit.name, to_string(unit.strategy),
+    out += fmt::format("{}  {}  {}  {}{}\n", unit.name, to_string(unit.strategy),
                        base::to_string(unit.layout.dtype()),
-                       base::format_bytes(unit.layout.flat_bytes()));
+                       base::format_bytes(unit.layout.flat_bytes()), whole_on(unit));
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const layout::PlacedParameter& placed = unit.layout.parameters()[i];
       out += fmt::format("  {}  [{}]  {}\n", fmt::join(unit.parameters[i].names, " = "),

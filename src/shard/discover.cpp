@@ -148,15 +148,19 @@ class Discovery {
   struct Kind {
     at::ScalarType dtype;
     ShardingStrategy strategy;
+    bool whole;
     bool frozen;
     auto operator<=>(const Kind&) const = default;
   };
 
   Kind kind_of(const FoundParameter& parameter) const {
     const ParameterRule* rule = parameter.rule;
+    const ShardingStrategy strategy =
+        rule != nullptr && rule->strategy ? *rule->strategy : options_.sharding_strategy;
     return {.dtype = parameter.dtype(),
-            .strategy =
-                rule != nullptr && rule->strategy ? *rule->strategy : options_.sharding_strategy,
+            .strategy = strategy,
+            .whole = rule != nullptr && rule->atom == layout::Atom::kUnit &&
+                     strategy != ShardingStrategy::NO_SHARD,
             .frozen = !parameter.tensor.requires_grad()};
   }
 
@@ -167,11 +171,13 @@ class Discovery {
     }
     for (auto& [kind, part] : parts) {
       part.strategy = kind.strategy;
+      part.whole = kind.whole;
       part.picked = unit.name;
       part.name = unit.name;
       if (parts.size() > 1) {
-        part.name += fmt::format(" [{}, {}{}]", c10::toString(kind.dtype), to_string(kind.strategy),
-                                 kind.frozen ? ", frozen" : "");
+        part.name +=
+            fmt::format(" [{}, {}{}{}]", c10::toString(kind.dtype), to_string(kind.strategy),
+                        kind.whole ? ", whole" : "", kind.frozen ? ", frozen" : "");
       }
       out.push_back(std::move(part));
     }
