@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <unordered_set>
+
 #include "fullshard/base/text.h"
 #include "shard/engine.h"
 #include "shard/strategy.h"
@@ -34,6 +36,26 @@ std::string whole_on(const FlatUnit& unit) {
   return "";
 }
 
+// Parameters of the model that no unit has, because a rule leaves them alone.
+std::string ignored(const Engine& engine) {
+  std::unordered_set<std::string> sharded;
+  for (const FlatUnit& unit : engine.units()) {
+    for (const FoundParameter& parameter : unit.parameters) {
+      sharded.insert(parameter.names.begin(), parameter.names.end());
+    }
+  }
+  std::string lines;
+  for_each_node(engine.model().root, [&](const ModelNode& node) {
+    for (const NamedTensor& parameter : node.parameters) {
+      if (!parameter.tensor.defined() || sharded.contains(parameter.name)) continue;
+      lines +=
+          fmt::format("  {}  [{}]  {}\n", parameter.name, fmt::join(parameter.tensor.sizes(), ", "),
+                      c10::toString(parameter.tensor.scalar_type()));
+    }
+  });
+  return lines.empty() ? "" : "ignored, every rank has its own\n" + lines;
+}
+
 }  // namespace
 
 std::string describe(const Engine& engine) {
@@ -49,7 +71,7 @@ std::string describe(const Engine& engine) {
                          fmt::join(placed.spec.shape, ", "), owners(unit, i));
     }
   }
-  return out;
+  return out + ignored(engine);
 }
 
 }  // namespace fullshard::shard
