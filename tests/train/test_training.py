@@ -245,9 +245,9 @@ def test_the_readmes_example_is_the_one_that_is_built():
     assert code in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_quickstart_learns(runs, ranks):
-    program = str(BUILD / "examples" / "example_quickstart")
+def run_example(runs, name, ranks):
+    """What each rank prints."""
+    program = str(BUILD / "examples" / f"example_{name}")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -259,6 +259,23 @@ def test_the_quickstart_learns(runs, ranks):
                                      text=True, env={**runs.environment, **variables}))
     outputs = [job.communicate(timeout=120) for job in jobs]
     assert all(job.returncode == 0 for job in jobs), outputs
-    losses = [float(line) for line in outputs[0][0].split()]
+    return [output for output, _ in outputs]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_quickstart_learns(runs, ranks):
+    losses = [float(line) for line in run_example(runs, "quickstart", ranks)[0].split()]
     assert len(losses) == 4
     assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_the_example_of_strategies_learns_under_its_budget(runs, ranks):
+    output = run_example(runs, "strategies", ranks)[0]
+    table, rest = output.split("\n\n")
+    assert "whole on rank" in table and "all ranks" in table
+    *losses, peak = rest.splitlines()
+    losses = [float(line) for line in losses]
+    assert len(losses) == 3
+    assert losses[-1] < 0.5 * losses[0]
+    assert int(peak.split()[-2]) <= 160 * 1024
