@@ -63,6 +63,9 @@ class Session {
   /// Throws the group's failure if it has one. `what` is the call that cannot be made.
   void throw_if_failed(const std::function<std::string()>& what) const;
 
+  /// As throw_if_failed, and fails the group when a rank has died without leaving. Any thread.
+  void look(const std::function<std::string()>& what);
+
   /// Makes `message` the group's failure unless it already has one, and wakes everyone.
   void record_failure(base::ErrorCode code, int cause_rank, std::string_view message) noexcept;
 
