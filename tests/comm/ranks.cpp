@@ -77,7 +77,9 @@ void run_ranks(Backend backend, int size, const std::function<void(World&)>& bod
     case Backend::kShmThreads: return run_shm_threads(size, body, options);
     case Backend::kShmProcesses: return run_shm_processes(size, body, options);
     case Backend::kGlooThreads:
-    case Backend::kGlooProcesses: FAIL() << "Gloo is not in this test program";
+    case Backend::kGlooProcesses:
+    case Backend::kDeviceStandIn:
+    case Backend::kNccl: FAIL() << name_of(backend) << " is not in this test program";
   }
 }
 

@@ -9,7 +9,15 @@
 namespace fullshard::comm::testing {
 
 /// How the ranks of a test live and what connects them.
-enum class Backend { kLocal, kShmThreads, kShmProcesses, kGlooThreads, kGlooProcesses };
+enum class Backend {
+  kLocal,
+  kShmThreads,
+  kShmProcesses,
+  kGlooThreads,
+  kGlooProcesses,
+  kDeviceStandIn,  ///< the CPU as a device, see device_ranks.h
+  kNccl,           ///< GPUs, see tests/gpu
+};
 
 inline std::string name_of(Backend backend) {
   switch (backend) {
@@ -18,6 +26,8 @@ inline std::string name_of(Backend backend) {
     case Backend::kShmProcesses: return "ShmProcesses";
     case Backend::kGlooThreads: return "GlooThreads";
     case Backend::kGlooProcesses: return "GlooProcesses";
+    case Backend::kDeviceStandIn: return "DeviceStandIn";
+    case Backend::kNccl: return "Nccl";
   }
   return "Unknown";
 }

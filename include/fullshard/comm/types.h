@@ -14,12 +14,17 @@ namespace fullshard::comm {
 /// ranks.
 enum class ReduceOp { kSum, kMean, kMin, kMax };
 
+/// Where a buffer lies: the index of a device, or this for host memory.
+inline constexpr int kHostMemory = -1;
+
 /// A contiguous run of elements that a collective reads. The caller keeps it alive and unchanged
-/// until the operation's Work has been waited for.
+/// until the operation's Work has been waited for. Groups of shared memory and Gloo take host
+/// memory only; see comm/mixed.h.
 struct ConstBuffer {
   const void* data = nullptr;
   std::int64_t count = 0;  ///< elements, not bytes
   base::DType dtype = base::DType::kFloat32;
+  int device = kHostMemory;
 };
 
 /// A contiguous run of elements that a collective writes; same contract as ConstBuffer.
@@ -27,9 +32,10 @@ struct Buffer {
   void* data = nullptr;
   std::int64_t count = 0;
   base::DType dtype = base::DType::kFloat32;
+  int device = kHostMemory;
 
   operator ConstBuffer() const {
-    return {data, count, dtype};
+    return {data, count, dtype, device};
   }  // NOLINT(google-explicit-constructor)
 };
 

@@ -308,10 +308,15 @@ void C10dGroup::exchange_counts(Transfer& transfer, const std::vector<std::int64
   }
 }
 
-void C10dGroup::barrier(const OpTag& tag) {
-  const OperationRecord record(OperationKind::kBarrier, tag);
+void C10dGroup::barrier(const OpTag& tag) { greet(OperationRecord(OperationKind::kBarrier, tag)); }
+
+void C10dGroup::greet(const OperationRecord& record) {
   const BusyScope busy(busy_, membership_->world_rank(rank()), record);
   start(record, [](Transfer&) {})->wait();
+}
+
+void C10dGroup::look(const OperationRecord& record) {
+  membership_->throw_if_failed(describe(record));
 }
 
 std::unique_ptr<SharedSegment> C10dGroup::allocate_shared(std::size_t, std::string_view purpose) {

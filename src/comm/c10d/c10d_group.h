@@ -10,6 +10,7 @@
 #include "comm/c10d/lane.h"
 #include "comm/c10d/membership.h"
 #include "comm/c10d/transfer.h"
+#include "comm/shared/greeter.h"
 #include "comm/trace/group_trace.h"
 #include "fullshard/comm/group.h"
 #include "fullshard/rendezvous/store.h"
@@ -28,7 +29,7 @@ using ConnectRanks = std::function<std::unique_ptr<Link>(const rendezvous::Store
 /// begins with a greeting, in which every rank tells every other what it is calling; so differences
 /// are found, and absentees known, before data moves. A Work that is dropped without a wait waits
 /// by itself; during the unwinding of an exception it makes this rank give up first.
-class C10dGroup final : public Group {
+class C10dGroup final : public Group, public shared::Greeter {
  public:
   /// Collective: connects the ranks that `trace` lists and meets them once. All ranks pass the same
   /// options.staging.
@@ -53,6 +54,8 @@ class C10dGroup final : public Group {
   Work all_to_all(ConstBuffer send, std::span<const std::int64_t> send_counts, Buffer recv,
                   std::span<const std::int64_t> recv_counts, const OpTag& tag) override;
   void barrier(const OpTag& tag) override;
+  void greet(const shared::OperationRecord& record) override;
+  void look(const shared::OperationRecord& record) override;
 
   /// Throw kMisuse: there is no memory that ranks on several hosts all see.
   std::unique_ptr<SharedSegment> allocate_shared(std::size_t bytes,

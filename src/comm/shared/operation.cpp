@@ -93,7 +93,8 @@ std::string describe(const OperationRecord& record) {
     const auto purpose = record.unit.view();
     return call_text(record) + (purpose.empty() ? "" : fmt::format(" for '{}'", purpose));
   }
-  return call_text(record) + describe_tag(record.unit.view(), record.step);
+  return call_text(record) + (record.on_devices ? " on devices" : "") +
+         describe_tag(record.unit.view(), record.step);
 }
 
 std::string describe_call(const OperationRecord& record, std::uint64_t number) {

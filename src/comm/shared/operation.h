@@ -55,6 +55,7 @@ struct OperationRecord {
   OperationKind kind = OperationKind::kBarrier;
   base::DType dtype = base::DType::kUInt8;
   ReduceOp op = ReduceOp::kSum;
+  bool on_devices = false;  ///< where the elements lie
   std::int32_t root = -1;
   std::int64_t count = 0;  ///< elements of the whole; bytes for kAllocate
   std::int64_t step = -1;

@@ -138,6 +138,21 @@ void Session::look_for_trouble(const Counters& counters, std::size_t index, std:
   }
 }
 
+void Session::look(const std::function<std::string()>& what) {
+  throw_if_failed(what);
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank_) continue;
+    const Slot& slot = block_.slot(other);
+    const int lost = world_rank(other);
+    const auto death = fabric_->death_of(lost);
+    const bool left = slot.presence.load(std::memory_order_seq_cst) ==
+                      static_cast<std::uint32_t>(Presence::kLeft);
+    if (left || !death) continue;
+    fail(ErrorCode::kPeerLost, lost,
+         fmt::format("{}: rank {} is lost: {}; it {}", what(), lost, *death, last_act(slot)));
+  }
+}
+
 void Session::time_out(const Counters& counters, std::size_t index, std::uint64_t value,
                        const Waiting& waiting) {
   std::vector<int> arrived;

@@ -70,6 +70,9 @@ class Session {
   [[noreturn]] void raise(base::ErrorCode code, const std::string& message, int cause_rank,
                           trace::Flight* flight) const;
 
+  /// As throw_if_failed, and fails the group when a rank has died without leaving. Any thread.
+  void look(const std::function<std::string()>& what);
+
   /// Makes `message` the group's failure unless it already has one, and wakes everyone.
   void record_failure(base::ErrorCode code, int cause_rank, std::string_view message) noexcept;
 
