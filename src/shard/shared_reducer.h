@@ -65,6 +65,7 @@ class SharedReducer : public GradientReducer {
 
  private:
   void hold(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
+  at::Tensor place_for_copy(std::size_t unit, std::size_t parameter, at::IntArrayRef shape);
   void let_go(std::size_t unit);
   void give(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
   void reduce(std::size_t unit);
@@ -91,6 +92,7 @@ class SharedReducer : public GradientReducer {
   struct Held {
     std::uint64_t round = 0;  // 0 for none
     std::vector<at::Tensor> gradients;
+    std::vector<at::Tensor> copies;  // where small ones that had to be copied lay last
   };
   std::vector<Held> held_;  // by unit
   std::vector<const void*> parts_;
