@@ -82,6 +82,23 @@ void add_wait(const WaitReport& wait, TraceReport& report) {
   report.findings.push_back(text + ".");
 }
 
+bool has_failed(const FlightRecord& record) {
+  return std::ranges::find(record.entries, FlightState::kFailed, &FlightEntry::state) !=
+         record.entries.end();
+}
+
+// Ranks may have moved on between the first failure and their own record; the first to fail saw it.
+void add_testimony(TraceReport& report) {
+  const FlightRecord* first = nullptr;
+  for (const FlightRecord& record : report.records) {
+    if (record.reason.empty() || !has_failed(record)) continue;
+    if (first == nullptr || record.written_us < first->written_us) first = &record;
+  }
+  if (first == nullptr) return;
+  report.findings.push_back(
+      fmt::format("Rank {} wrote its record first. Its reason: {}", first->rank, first->reason));
+}
+
 void add_remarks(TraceReport& report) {
   if (!report.no_record.empty()) {
     report.remarks.push_back(fmt::format(
@@ -152,6 +169,7 @@ void add_findings(TraceReport& report) {
   for (const GroupReport& group : report.groups) add_difference(group, report);
   for (const GroupReport& group : report.groups) add_stall(group, report);
   for (const WaitReport& wait : report.waits) add_wait(wait, report);
+  add_testimony(report);
   if (report.findings.empty()) {
     report.findings.emplace_back(
         "No rank waits for another: in every group the ranks have finished the same operations, or "
