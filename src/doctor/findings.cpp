@@ -60,12 +60,16 @@ std::vector<int> without_record(const GroupReport& group) {
 }
 
 void add_stall(const GroupReport& group, TraceReport& report) {
-  if (group.inside.empty() || !group.calls.empty()) return;
-  const auto first = std::ranges::find(group.places, group.inside.front(), &Place::rank);
-  const std::string call = first->call.empty() ? "an operation" : first->call;
-  std::string text =
-      fmt::format("In group {} {} {} in operation #{}, {}", group.name, name_ranks(group.inside),
-                  verb(group.inside, "is", "are"), group.last_common + 1, call);
+  if (!group.calls.empty() || (group.inside.empty() && group.missing.empty())) return;
+  std::string text = "In group " + group.name;
+  if (group.inside.empty()) {
+    text += fmt::format(" some ranks have gone past operation #{}", group.last_common + 1);
+  } else {
+    const auto first = std::ranges::find(group.places, group.inside.front(), &Place::rank);
+    text += fmt::format(" {} {} in operation #{}, {}", name_ranks(group.inside),
+                        verb(group.inside, "is", "are"), group.last_common + 1,
+                        first->call.empty() ? "which its record does not reach" : first->call);
+  }
   const std::vector<int> unknown = without_record(group);
   if (!group.missing.empty()) text += "; " + about_missing(group.missing, report);
   if (!unknown.empty()) text += "; " + about_no_record(unknown);
