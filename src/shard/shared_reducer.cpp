@@ -41,9 +41,12 @@ SharedReducer::SharedReducer(comm::Group& group, std::vector<FlatUnit>& units,
     const std::size_t parameters = units_[u].parameters.size();
     held_[u].gradients.resize(parameters);
     held_[u].copies.resize(parameters);
+    tags_.push_back({.unit = units_[u].name});
     notice_offset_.push_back(notice_row_);
     notice_row_ += round_up(static_cast<std::int64_t>(parameters * sizeof(std::int64_t)), kLine);
   }
+  pending_.reserve(units_.size());
+  parts_.reserve(static_cast<std::size_t>(group.size()));
   const std::int64_t bytes = std::max(notice_row_ * group.size(), kLine);
   notices_ = group.allocate_shared(static_cast<std::size_t>(bytes), "gradient notices");
   memory_ = StepMemory::make(group, units_);
@@ -75,8 +78,8 @@ void SharedReducer::enter_unit(std::size_t unit) {
   {
     const Stopwatch watch(exposed_seconds_);
     const Stopwatch unit_watch(unit_exposed_[unit]);
-    board_->wait(consumed_ + unit, round_ - 1, "reduce_scatter",
-                 {units_[unit].name, static_cast<std::int64_t>(round_) - 1});
+    tags_[unit].step = static_cast<std::int64_t>(round_) - 1;
+    board_->wait(consumed_ + unit, round_ - 1, "reduce_scatter", tags_[unit]);
   }
   collect();
   std::ranges::fill(places(group_.rank(), unit), kNone);

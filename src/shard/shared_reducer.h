@@ -55,8 +55,10 @@ class SharedReducer : public GradientReducer {
   void post_consumed(std::size_t unit) {
     board_->post(consumed_ + unit, round_, "reduce_scatter", tag_of(unit));
   }
-  comm::OpTag tag_of(std::size_t unit) const {
-    return {units_[unit].name, static_cast<std::int64_t>(round_)};
+  /// What an operation on the unit is about now; made without an allocation.
+  const comm::OpTag& tag_of(std::size_t unit) {
+    tags_[unit].step = static_cast<std::int64_t>(round_);
+    return tags_[unit];
   }
   /// All units of the round are reduced.
   void end_round();
@@ -96,6 +98,7 @@ class SharedReducer : public GradientReducer {
   };
   std::vector<Held> held_;  // by unit
   std::vector<const void*> parts_;
+  std::vector<comm::OpTag> tags_;  // by unit
 };
 
 }  // namespace fullshard::shard
