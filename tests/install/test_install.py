@@ -66,6 +66,14 @@ def test_installed_executable_runs(prefix):
     assert "train" in run(prefix / "bin" / "fullshard", "--help")
 
 
+def test_gpu_plugin_is_installed_where_it_was_built_and_finds_its_libraries(prefix):
+    plugin = prefix / "lib" / "libfullshard_cuda.so"
+    assert plugin.exists() == (BUILD / "lib" / plugin.name).exists()
+    if plugin.exists():
+        load = f"import ctypes; ctypes.CDLL({str(plugin)!r}).fullshard_cuda_plugin"
+        run("/usr/bin/python3", "-c", load)
+
+
 def test_consumer_trains_alone(consumer):
     before, after = losses(run(consumer, env=environment()))
     assert before > 0.6
