@@ -9,7 +9,15 @@
 namespace fullshard::comm::testing {
 
 /// How the ranks of a test live and what connects them.
-enum class Backend { kLocal, kShmThreads, kShmProcesses, kGlooThreads, kGlooProcesses };
+enum class Backend {
+  kLocal,
+  kShmThreads,
+  kShmProcesses,
+  kGlooThreads,
+  kGlooProcesses,
+  kHostsThreads,  ///< over several hosts, as hosts_of() says
+  kHostsProcesses
+};
 
 inline std::string name_of(Backend backend) {
   switch (backend) {
@@ -18,8 +26,30 @@ inline std::string name_of(Backend backend) {
     case Backend::kShmProcesses: return "ShmProcesses";
     case Backend::kGlooThreads: return "GlooThreads";
     case Backend::kGlooProcesses: return "GlooProcesses";
+    case Backend::kHostsThreads: return "HostsThreads";
+    case Backend::kHostsProcesses: return "HostsProcesses";
   }
   return "Unknown";
+}
+
+/// By rank, the host that it is on: all on one, but for kHosts, where hosts have different numbers
+/// of ranks, and some worlds have them in turn rather than one after the other.
+inline std::vector<int> hosts_of(Backend backend, int size) {
+  const bool several = backend == Backend::kHostsThreads || backend == Backend::kHostsProcesses;
+  if (!several || size == 1) return std::vector<int>(static_cast<std::size_t>(size), 0);
+  switch (size) {
+    case 2: return {0, 0};  // no other host, but the way of going about it
+    case 3: return {0, 0, 1};
+    case 4: return {0, 0, 1, 1};
+    case 5: return {0, 1, 0, 1, 0};
+    case 6: return {0, 0, 0, 0, 1, 2};
+    case 7: return {0, 1, 2, 0, 0, 1, 1};
+    case 8: return {0, 0, 0, 1, 1, 2, 2, 2};
+    default: break;
+  }
+  std::vector<int> hosts;
+  for (int rank = 0; rank < size; ++rank) hosts.push_back(rank * 3 / size);
+  return hosts;
 }
 
 // What follows exists twice, for test programs without libtorch (ranks.cpp: local and shm) and for
