@@ -64,4 +64,9 @@ std::vector<Backend> backends();
 void run_ranks(Backend backend, int size, const std::function<void(World&)>& body,
                const CommOptions& options = {});
 
+/// The same for ranks that are processes, of which `victim` need not end well, nor at all: it is
+/// killed when the others have ended.
+void run_ranks_but(int victim, Backend backend, int size, const std::function<void(World&)>& body,
+                   const CommOptions& options = {});
+
 }  // namespace fullshard::comm::testing

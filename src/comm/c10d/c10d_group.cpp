@@ -147,6 +147,12 @@ void C10dGroup::ring() noexcept {
   if (current_ != nullptr) current_->interrupt();
 }
 
+int C10dGroup::member(int world_rank) const {
+  const std::vector<int>& members = membership_->members();
+  const auto place = std::find(members.begin(), members.end(), world_rank);
+  return place == members.end() ? -1 : static_cast<int>(place - members.begin());
+}
+
 std::shared_ptr<Job> C10dGroup::start(const OperationRecord& record, Algorithm algorithm) {
   membership_->throw_if_failed(describe(record));
   const std::uint64_t number = ++started_;
@@ -187,8 +193,13 @@ void C10dGroup::run(std::uint64_t number, const OperationRecord& record,
   } catch (const ConnectionLost& loss) {
     lost = loss.peer;
   } catch (const Error& failure) {  // of the host's ranks among themselves, or of the greeting
-    membership_->fail(failure.code(), failure.rank(), failure.what());
-    error = std::current_exception();
+    if (failure.code() == ErrorCode::kTimeout) {
+      interrupted = Interrupted{member(failure.rank())};
+      ring();
+    } else {
+      membership_->fail(failure.code(), failure.rank(), failure.what());
+      error = std::current_exception();
+    }
   } catch (...) {
     error = std::current_exception();
   }

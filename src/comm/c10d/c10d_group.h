@@ -84,6 +84,7 @@ class C10dGroup final : public Group {
   Work begin(const shared::OperationRecord& record, Algorithm algorithm);
   void run(std::uint64_t number, const shared::OperationRecord& record, const Algorithm& algorithm);
   void interrupt() noexcept;
+  int member(int world_rank) const;  // its number in the group, -1 when it is none
   int waited_for() noexcept;
   void ring() noexcept;
   std::shared_ptr<Group> inside_of(std::span<const int> ranks) const;
