@@ -6,9 +6,18 @@ find_path(LibTorch_INCLUDE_DIR torch/csrc/api/include/torch/torch.h
   PATHS ${LibTorch_ROOT}/torch/include NO_DEFAULT_PATH)
 find_library(LibTorch_CPU_LIBRARY torch_cpu PATHS ${LibTorch_ROOT}/torch/lib NO_DEFAULT_PATH)
 find_library(LibTorch_C10_LIBRARY c10 PATHS ${LibTorch_ROOT}/torch/lib NO_DEFAULT_PATH)
+if(LibTorch_INCLUDE_DIR)
+  file(STRINGS ${LibTorch_INCLUDE_DIR}/torch/headeronly/version.h LibTorch_VERSION REGEX "^  \"[0-9.]+\"")
+  string(REGEX MATCH "[0-9.]+" LibTorch_VERSION "${LibTorch_VERSION}")
+endif()
+# For the GPU plugin only; FindCudaForTorch.cmake makes targets of them.
+find_library(LibTorch_CUDA_LIBRARY torch_cuda PATHS ${LibTorch_ROOT}/torch/lib NO_DEFAULT_PATH)
+find_library(LibTorch_C10_CUDA_LIBRARY c10_cuda PATHS ${LibTorch_ROOT}/torch/lib NO_DEFAULT_PATH)
+mark_as_advanced(LibTorch_CUDA_LIBRARY LibTorch_C10_CUDA_LIBRARY)
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR
+  VERSION_VAR LibTorch_VERSION
   REASON_FAILURE_MESSAGE "run setup/install first, or point LibTorch_ROOT at an unpacked torch wheel")
 if(LibTorch_FOUND AND NOT TARGET LibTorch::torch)
   add_library(LibTorch::c10 SHARED IMPORTED)

@@ -13,6 +13,9 @@ install(TARGETS fullshard RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(FULLSHARD_TORCH)
   set_target_properties(fullshard_engine PROPERTIES INSTALL_RPATH "${LibTorch_ROOT}/torch/lib")
   install(TARGETS fullshard_engine LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  if(TARGET fullshard_cuda)
+    install(TARGETS fullshard_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/fullshard DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
     FILES_MATCHING PATTERN "*.h")
   configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/fullshardConfig.cmake.in

@@ -9,6 +9,7 @@
 #include <deque>
 
 #include "cli/bench_parser.h"
+#include "cli/doctor_parser.h"
 #include "cli/help.h"
 #include "cli/parsing.h"
 #include "fullshard/config/render.h"
@@ -93,6 +94,7 @@ Command parse_command_line(int argc, const char* const* argv) {
   app.add_flag("--version", version);
   TrainParser train(app);
   BenchParser bench(app);
+  DoctorParser doctor(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ArgumentMismatch& error) {
@@ -108,6 +110,7 @@ Command parse_command_line(int argc, const char* const* argv) {
   }
   if (train.chosen()) return train.result();
   if (bench.chosen()) return bench.result(argc, argv);
+  if (doctor.chosen()) return doctor.result();
   if (help) return ShowText{main_help()};
   if (version) return ShowText{version_line()};
   const std::vector<std::string> extras = app.remaining();
@@ -116,7 +119,7 @@ Command parse_command_line(int argc, const char* const* argv) {
     fail_unknown("option", without_value(extras.front()), {"--help", "--version"},
                  "fullshard --help");
   }
-  fail_unknown("command", extras.front(), {"train", "bench"}, "fullshard --help");
+  fail_unknown("command", extras.front(), {"train", "bench", "doctor"}, "fullshard --help");
 }
 
 }  // namespace fullshard::cli

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <variant>
 #include <vector>
@@ -42,8 +43,15 @@ struct MeasureCollectivesCommand {
   std::string spec;  ///< a bench::CollectivesSpec in JSON
 };
 
-using Command = std::variant<ShowText, TrainCommand, BenchStepCommand, MeasureStepCommand,
-                             BenchCollectivesCommand, MeasureCollectivesCommand>;
+/// `fullshard doctor trace FILES...`.
+struct DoctorTraceCommand {
+  std::vector<std::filesystem::path> files;  ///< or folders of them
+  bool json = false;
+};
+
+using Command =
+    std::variant<ShowText, TrainCommand, BenchStepCommand, MeasureStepCommand,
+                 BenchCollectivesCommand, MeasureCollectivesCommand, DoctorTraceCommand>;
 
 /// Understands a command line. Throws base::Error(kUsage) that names the argument which cannot be
 /// understood and the nearest known one. Values of flags are not looked at yet.

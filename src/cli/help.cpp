@@ -13,6 +13,7 @@ Fully sharded data-parallel training.
 Commands:
   train    train a language model on text, sharded over the ranks of this host
   bench    measure this build against others
+  doctor   find out why a job stands still
 
 Options:
   -h, --help    show this, or after a command that command's help
@@ -106,6 +107,34 @@ Gloo in turn, each run as processes of their own; results are checked.
   --sizes LIST         bytes of the whole; default 65536,1048576,8388608,67108864
   --rounds N           rounds, each of one run over shared memory and one over Gloo; default 5
   --json FILE          write everything that was measured
+)";
+}
+
+std::string doctor_help() {
+  return R"(Usage: fullshard doctor COMMAND [ARGUMENT...]
+
+Commands:
+  trace    line up what the ranks of a job did last, and say where they part
+
+'fullshard doctor COMMAND --help' lists its options.
+)";
+}
+
+std::string doctor_trace_help() {
+  return R"(Usage: fullshard doctor trace FILE... [--json]
+
+Reads the flight records of a job's ranks, lines them up by group and number of the operation, and
+says which operation is the last that all finished, who is in which operation now, who is missing,
+and who made a different call. A folder stands for the flight_rank*.json in it.
+
+Each rank writes its record, flight_rank<rank>.json, to the folder comm.trace_folder when it loses
+another rank (a timeout, an end, an error, calls that differ), and whenever it gets SIGUSR2, also
+while it stands still: 'kill -USR2 PID' of the process that was started as 'fullshard train'
+reaches all ranks of this host.
+
+Options:
+  --json        the same as JSON
+  -h, --help    show this
 )";
 }
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "comm/shared/greeter.h"
+
 namespace fullshard::comm {
 namespace {
 
@@ -29,7 +31,10 @@ class BoundSignals final : public SignalBoard {
   BoundSignals(std::shared_ptr<Fate> fate, std::unique_ptr<SignalBoard> board)
       : fate_(std::move(fate)), board_(std::move(board)) {}
 
-  void post(std::size_t index, std::uint64_t value) override { board_->post(index, value); }
+  void post(std::size_t index, std::uint64_t value, std::string_view operation,
+            const OpTag& tag) override {
+    board_->post(index, value, operation, tag);
+  }
   std::uint64_t value(int rank, std::size_t index) const override {
     return board_->value(rank, index);
   }
@@ -46,7 +51,7 @@ class BoundSignals final : public SignalBoard {
   std::unique_ptr<SignalBoard> board_;
 };
 
-class BoundGroup final : public Group {
+class BoundGroup final : public Group, public shared::Greeter {
  public:
   BoundGroup(std::shared_ptr<Fate> fate, std::shared_ptr<Group> group)
       : fate_(std::move(fate)), group_(std::move(group)) {}
@@ -77,6 +82,12 @@ class BoundGroup final : public Group {
   void barrier(const OpTag& tag) override {
     guarded(*fate_, [&] { group_->barrier(tag); });
   }
+  void greet(const shared::OperationRecord& record) override {
+    guarded(*fate_, [&] { greeter().greet(record); });
+  }
+  void look(const shared::OperationRecord& record) override {
+    guarded(*fate_, [&] { greeter().look(record); });
+  }
 
   std::unique_ptr<SharedSegment> allocate_shared(std::size_t bytes,
                                                  std::string_view purpose) override {
@@ -97,6 +108,11 @@ class BoundGroup final : public Group {
   std::int64_t bytes_between_hosts() const override { return group_->bytes_between_hosts(); }
 
  private:
+  shared::Greeter& greeter() const {
+    if (auto* greeter = dynamic_cast<shared::Greeter*>(group_.get())) return *greeter;
+    throw Error(ErrorCode::kMisuse, "this group cannot stand at the side of one of devices");
+  }
+
   template <typename Call>
   Work start(Call call) {
     Work work = guarded(*fate_, call);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/fate.h"
+#include "comm/trace/recorder.h"
 #include "fullshard/base/check.h"
 #include "fullshard/base/error.h"
 
@@ -29,14 +30,24 @@ std::shared_ptr<Group> own_group(Group& all, int groups, int first_step, int str
 
 }  // namespace
 
-World::World(std::shared_ptr<Group> group, std::shared_ptr<Group> self, int local_rank,
-             int local_size)
-    : mesh_{nullptr, std::move(self), nullptr}, local_rank_(local_rank), local_size_(local_size) {
+World::World(std::shared_ptr<Group> group, std::shared_ptr<Group> self,
+             std::shared_ptr<trace::Recorder> recorder, int local_rank, int local_size)
+    : mesh_{nullptr, std::move(self), nullptr},
+      recorder_(std::move(recorder)),
+      local_rank_(local_rank),
+      local_size_(local_size) {
   FULLSHARD_CHECK(group != nullptr);
   if (group->size() > 1) group = std::make_shared<Fate>()->bind(std::move(group));
   mesh_.shard = group;
   mesh_.all = std::move(group);
   FULLSHARD_CHECK(mesh_.replicate != nullptr);
+  FULLSHARD_CHECK(recorder_ != nullptr);
+}
+
+FlightRecord World::flight_record() const { return recorder_->record(""); }
+
+std::string World::write_flight_record(const std::string& folder, std::string_view reason) const {
+  return recorder_->write(folder, reason);
 }
 
 Mesh World::mesh(const MeshOptions& options) const {

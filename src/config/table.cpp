@@ -215,6 +215,10 @@ void add_comm(Rows& rows) {
       "network interface towards ranks on other hosts, such as eth0; empty = GLOO_SOCKET_IFNAME, "
       "else the one that leads to the job's store"));
   rows.push_back(row(
+      "comm.trace_folder", [](auto& c) -> auto& { return c.comm.trace_folder; }, "",
+      "folder, made when needed, where ranks write what they did last: when they lose each other, "
+      "and on SIGUSR2; 'fullshard doctor trace' reads it; empty = nothing is written"));
+  rows.push_back(row(
       "comm.allgather_bucket_size", [](auto& c) -> auto& { return c.comm.allgather_bucket_size; },
       "bytes",
       "neighbouring units of at most this together are gathered in one collective, where gathering "

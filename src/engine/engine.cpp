@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "engine/rank.h"
+#include "fullshard/comm/flight_signal.h"
 #include "fullshard/comm/init.h"
 #include "fullshard/comm/world.h"
 #include "fullshard/config/json.h"
@@ -53,6 +56,7 @@ comm::CommOptions comm_options(const config::TrainConfig& config) {
       std::chrono::duration<double>(std::min(config.comm.timeout_seconds, kLongest)));
   options.backend = backend_of(config.comm.backend);
   options.interface = config.comm.interface;
+  options.trace_folder = config.comm.trace_folder;
   return options;
 }
 
@@ -60,18 +64,24 @@ int exit_code_of(const trainer::TrainResult& result) {
   return result.stop_signal == 0 ? 0 : trainer::exit_code_of(result.stop_signal);
 }
 
+/// What is to happen once a rank has joined its job.
+using Joined = std::function<void(const comm::World&)>;
+
 /// This process is one rank.
 int train_as_rank(const config::TrainConfig& config, comm::World world,
-                  const trainer::RunContext& context) {
+                  const trainer::RunContext& context, const Joined& joined) {
+  joined(world);
   return run_as_rank(std::move(world), [&](comm::World& rank) {
     return exit_code_of(trainer::train(config, rank, context));
   });
 }
 
 /// This process is the whole job.
-int train_as_threads(const config::TrainConfig& config, const trainer::RunContext& context) {
+int train_as_threads(const config::TrainConfig& config, const trainer::RunContext& context,
+                     const Joined& joined) {
   int code = 0;
   const auto rank = [&](comm::World& world) {
+    joined(world);
     const trainer::TrainResult result = trainer::train(config, world, context);
     if (world.rank() == 0) code = exit_code_of(result);
   };
@@ -84,10 +94,15 @@ int train(const char* effective_config_json) {
   const trainer::StopSignals signals;
   const trainer::RunContext context = console_context(signals);
   const comm::CommOptions options = comm_options(config);
+  std::optional<comm::FlightSignal> flight_signal;
+  if (!options.trace_folder.empty()) flight_signal.emplace(options.trace_folder);
+  const Joined joined = [&](const comm::World& world) {
+    if (flight_signal) flight_signal->watch(world);
+  };
   const auto env = rendezvous::LaunchEnvironment::read(rendezvous::flags_of(config.job));
-  if (env.launched) return train_as_rank(config, comm::init(options, env), context);
-  if (config.job.nproc_per_node > 1) return train_as_threads(config, context);
-  return train_as_rank(config, comm::single_rank(options), context);
+  if (env.launched) return train_as_rank(config, comm::init(options, env), context, joined);
+  if (config.job.nproc_per_node > 1) return train_as_threads(config, context, joined);
+  return train_as_rank(config, comm::single_rank(options), context, joined);
 }
 
 }  // namespace

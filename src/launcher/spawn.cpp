@@ -29,6 +29,8 @@ void become(const SpawnRequest& request, char** argv, char** envp, pid_t parent)
   if (::getppid() != parent) ::_exit(1);  // it died before the line above
   // A rank is in the background of the terminal, where `stty tostop` would stop it at a write.
   ::signal(SIGTTOU, SIG_IGN);
+  // A rank that does not listen for it yet must not end of it.
+  ::signal(SIGUSR2, SIG_IGN);
   if (::dup2(request.stdin_fd, STDIN_FILENO) < 0) return;
   if (request.stdout_fd >= 0 && ::dup2(request.stdout_fd, STDOUT_FILENO) < 0) return;
   if (request.stderr_fd >= 0 && ::dup2(request.stderr_fd, STDERR_FILENO) < 0) return;

@@ -49,6 +49,8 @@ void Watch::handle_signals() {
   for (int signal = signals_.next(); signal != 0; signal = signals_.next()) {
     if (signal == SIGTSTP) {
       suspend();
+    } else if (signal == SIGUSR2) {
+      signal_all(SIGUSR2);
     } else {
       handle_stop_signal(signal);
     }

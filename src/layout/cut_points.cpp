@@ -11,7 +11,8 @@ namespace {
 std::int64_t atom_size(const ParameterSpec& spec, std::int64_t numel) {
   switch (spec.atom) {
     case Atom::kElement: return 1;
-    case Atom::kParameter: return numel;
+    case Atom::kParameter:
+    case Atom::kUnit: return numel;
     case Atom::kRow:
     case Atom::kColumn: break;
   }

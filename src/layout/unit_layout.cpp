@@ -68,6 +68,12 @@ void check_parameters(const std::string& unit, const std::vector<ParameterSpec>&
     if (!names.insert(spec.name).second) {
       refuse(unit, "parameter '{}' is listed twice; list a shared parameter once", spec.name);
     }
+    if ((spec.atom == Atom::kUnit) != (first.atom == Atom::kUnit)) {
+      refuse(unit,
+             "of parameters '{}' and '{}' one is to stay together with its whole unit and the "
+             "other is not; a unit is cut or not cut, so give each kind a layout of its own",
+             first.name, spec.name);
+    }
     if (spec.group < 1) {
       refuse(unit, "parameter '{}' has a group of {} rows or columns; it must be at least 1",
              spec.name, spec.group);
@@ -137,9 +143,17 @@ void UnitLayout::cut(std::int64_t flat_size) {
   for (std::size_t rank = 0; rank + 1 < weights.size(); ++rank) {
     before += weights[rank];
     const double wanted = static_cast<double>(flat_size) * before / total;
-    cuts_.push_back(nearest_cut(parameters_, flat_size, quantum(), wanted));
+    if (is_whole()) {
+      cuts_.push_back(2 * wanted < static_cast<double>(flat_size) ? 0 : flat_size);
+    } else {
+      cuts_.push_back(nearest_cut(parameters_, flat_size, quantum(), wanted));
+    }
   }
   cuts_.push_back(flat_size);
+}
+
+bool UnitLayout::is_whole() const {
+  return !parameters_.empty() && parameters_.front().spec.atom == Atom::kUnit;
 }
 
 std::size_t UnitLayout::index_of(std::string_view name) const {

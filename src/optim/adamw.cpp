@@ -99,7 +99,8 @@ void AdamW::step(double lr, std::optional<double> clip_coefficient) {
 }
 
 void AdamW::collect_gradients(Group& group) {
-  std::vector<std::size_t> active;
+  std::vector<std::size_t>& active = active_now_;
+  active.clear();
   group.grads.clear();
   for (const std::size_t i : group.members) {
     const at::Tensor& grad = parameters_[i].tensor.grad();
@@ -108,11 +109,11 @@ void AdamW::collect_gradients(Group& group) {
     active.push_back(i);
     group.grads.push_back(grad.contiguous());
   }
-  if (active != group.active) rebuild(group, std::move(active));
+  if (active != group.active) rebuild(group, active);
 }
 
-void AdamW::rebuild(Group& group, std::vector<std::size_t> active) {
-  group.active = std::move(active);
+void AdamW::rebuild(Group& group, const std::vector<std::size_t>& active) {
+  group.active = active;
   for (auto* list : {&group.tensors, &group.exp_avgs, &group.exp_avg_sqs, &group.steps}) {
     list->clear();
   }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <unordered_set>
+
 #include "fullshard/base/text.h"
 #include "shard/engine.h"
 #include "shard/strategy.h"
@@ -25,22 +27,51 @@ std::string owners(const FlatUnit& unit, std::size_t parameter) {
   return parts.empty() ? "-" : fmt::format("{}", fmt::join(parts, " "));
 }
 
+// Which rank has all of the unit, where it is not cut.
+std::string whole_on(const FlatUnit& unit) {
+  if (!unit.layout.is_whole()) return "";
+  for (int rank = 0; rank < unit.layout.world(); ++rank) {
+    if (!unit.layout.slice(rank).empty()) return fmt::format("  whole on rank {}", rank);
+  }
+  return "";
+}
+
+// Parameters of the model that no unit has, because a rule leaves them alone.
+std::string ignored(const Engine& engine) {
+  std::unordered_set<std::string> sharded;
+  for (const FlatUnit& unit : engine.units()) {
+    for (const FoundParameter& parameter : unit.parameters) {
+      sharded.insert(parameter.names.begin(), parameter.names.end());
+    }
+  }
+  std::string lines;
+  for_each_node(engine.model().root, [&](const ModelNode& node) {
+    for (const NamedTensor& parameter : node.parameters) {
+      if (!parameter.tensor.defined() || sharded.contains(parameter.name)) continue;
+      lines +=
+          fmt::format("  {}  [{}]  {}\n", parameter.name, fmt::join(parameter.tensor.sizes(), ", "),
+                      c10::toString(parameter.tensor.scalar_type()));
+    }
+  });
+  return lines.empty() ? "" : "ignored, every rank has its own\n" + lines;
+}
+
 }  // namespace
 
 std::string describe(const Engine& engine) {
   std::string out = fmt::format("{} ranks: {} x shard {}\n", engine.mesh().all->size(),
                                 engine.mesh().replicate->size(), engine.mesh().shard->size());
   for (const FlatUnit& unit : engine.units()) {
-    out += fmt::format("{}  {}  {}  {}\n", unit.name, to_string(unit.strategy),
+    out += fmt::format("{}  {}  {}  {}{}\n", unit.name, to_string(unit.strategy),
                        base::to_string(unit.layout.dtype()),
-                       base::format_bytes(unit.layout.flat_bytes()));
+                       base::format_bytes(unit.layout.flat_bytes()), whole_on(unit));
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const layout::PlacedParameter& placed = unit.layout.parameters()[i];
       out += fmt::format("  {}  [{}]  {}\n", fmt::join(unit.parameters[i].names, " = "),
                          fmt::join(placed.spec.shape, ", "), owners(unit, i));
     }
   }
-  return out;
+  return out + ignored(engine);
 }
 
 }  // namespace fullshard::shard

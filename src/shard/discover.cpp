@@ -13,6 +13,7 @@
 #include "fullshard/base/error.h"
 #include "fullshard/base/text.h"
 #include "fullshard/residency/paged_storage.h"
+#include "shard/patterns.h"
 #include "shard/strategy.h"
 
 namespace fullshard::shard {
@@ -37,14 +38,20 @@ void check_shardable(const std::string& name, const at::Tensor& tensor) {
   }
 }
 
+std::string name_of(const ParameterRule& rule) {
+  if (rule.module_class.empty()) return fmt::format("'{}'", rule.pattern);
+  if (rule.pattern.empty()) return fmt::format("class '{}'", rule.module_class);
+  return fmt::format("'{}' in class '{}'", rule.pattern, rule.module_class);
+}
+
 void check_convertible(const FoundParameter& parameter) {
   if (parameter.dtype() == parameter.tensor.scalar_type()) return;
   if (parameter.tensor.is_floating_point() && c10::isFloatingType(parameter.dtype())) return;
   throw base::Error(
       base::ErrorCode::kInvalidArgument,
-      fmt::format("the rule for '{}' would convert parameter '{}' from {} to {}; only "
+      fmt::format("the rule for {} would convert parameter '{}' from {} to {}; only "
                   "floating-point parameters can be converted, and only to floating point",
-                  parameter.rule->pattern, parameter.names.front(),
+                  name_of(*parameter.rule), parameter.names.front(),
                   c10::toString(parameter.tensor.scalar_type()), c10::toString(parameter.dtype())));
 }
 
@@ -93,7 +100,10 @@ class Discovery {
     if (const auto picked = unit_of_module_.find(node.name); picked != unit_of_module_.end()) {
       unit = picked->second;
     }
-    for (const NamedTensor& parameter : node.parameters) add(parameter, unit);
+    for (const NamedTensor& parameter : node.parameters) {
+      holders_.emplace(parameter.name, &node);
+      add(parameter, unit);
+    }
     for (const ModelNode& child : node.children) visit(child, unit);
   }
 
@@ -110,8 +120,12 @@ class Discovery {
     }
   }
 
-  static bool matches(const ParameterRule& rule, const std::vector<std::string>& names) {
+  bool matches(const ParameterRule& rule, const std::vector<std::string>& names) const {
     return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      if (!rule.module_class.empty()) {
+        if (!is_of_class(*holders_.at(name), rule.module_class)) return false;
+        if (rule.pattern.empty()) return true;
+      }
       return base::matches_glob(rule.pattern, name);
     });
   }
@@ -135,12 +149,27 @@ class Discovery {
 
   void check_rules() const {
     for (const ParameterRule& rule : options_.rules) {
-      if (matches(rule, names_)) continue;
-      throw base::Error(
-          base::ErrorCode::kInvalidArgument,
-          fmt::format("the rule for '{}' matches no parameter; the nearest name is '{}'",
-                      rule.pattern, base::nearest_name(rule.pattern, names_)));
+      if (!matches(rule, names_)) throw no_such_parameter(rule);
     }
+  }
+
+  base::Error no_such_parameter(const ParameterRule& rule) const {
+    std::vector<std::string> near = names_;
+    std::string wanted = rule.pattern;
+    if (!rule.module_class.empty()) {
+      near.clear();
+      bool class_exists = false;
+      for (const std::string& name : names_) {
+        const ModelNode& holder = *holders_.at(name);
+        class_exists = class_exists || is_of_class(holder, rule.module_class);
+        near.push_back(holder.class_name);
+      }
+      if (class_exists) near = names_;
+      if (!class_exists) wanted = rule.module_class;
+    }
+    return {base::ErrorCode::kInvalidArgument,
+            fmt::format("the rule for {} matches no parameter{}", name_of(rule),
+                        suggestion(wanted, near))};
   }
 
   // What parameters of one flat buffer have in common. Frozen ones are apart so that gradients
@@ -148,15 +177,19 @@ class Discovery {
   struct Kind {
     at::ScalarType dtype;
     ShardingStrategy strategy;
+    bool whole;
     bool frozen;
     auto operator<=>(const Kind&) const = default;
   };
 
   Kind kind_of(const FoundParameter& parameter) const {
     const ParameterRule* rule = parameter.rule;
+    const ShardingStrategy strategy =
+        rule != nullptr && rule->strategy ? *rule->strategy : options_.sharding_strategy;
     return {.dtype = parameter.dtype(),
-            .strategy =
-                rule != nullptr && rule->strategy ? *rule->strategy : options_.sharding_strategy,
+            .strategy = strategy,
+            .whole = rule != nullptr && rule->atom == layout::Atom::kUnit &&
+                     strategy != ShardingStrategy::NO_SHARD,
             .frozen = !parameter.tensor.requires_grad()};
   }
 
@@ -167,11 +200,13 @@ class Discovery {
     }
     for (auto& [kind, part] : parts) {
       part.strategy = kind.strategy;
+      part.whole = kind.whole;
       part.picked = unit.name;
       part.name = unit.name;
       if (parts.size() > 1) {
-        part.name += fmt::format(" [{}, {}{}]", c10::toString(kind.dtype), to_string(kind.strategy),
-                                 kind.frozen ? ", frozen" : "");
+        part.name +=
+            fmt::format(" [{}, {}{}{}]", c10::toString(kind.dtype), to_string(kind.strategy),
+                        kind.whole ? ", whole" : "", kind.frozen ? ", frozen" : "");
       }
       out.push_back(std::move(part));
     }
@@ -180,6 +215,7 @@ class Discovery {
   const FullyShardOptions& options_;
   std::vector<FoundUnit> units_;
   std::vector<std::string> names_;
+  std::unordered_map<std::string, const ModelNode*> holders_;  // by parameter
   std::unordered_map<std::string, std::size_t> unit_of_module_;
   std::unordered_map<const c10::TensorImpl*, std::pair<std::size_t, std::size_t>> places_;
 };

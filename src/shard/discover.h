@@ -13,7 +13,7 @@ namespace fullshard::shard {
 /// parameters are left out; the root comes first. Rules are referred to, not copied. Throws
 /// base::Error: kMisuse naming a parameter that is sharded already; kInvalidArgument naming one
 /// that cannot be (sparse, not on the CPU, converted by a rule but not of floating point), a picked
-/// module that is none, or a rule's pattern that matches nothing.
+/// module that is none, or a rule that matches nothing.
 std::vector<FoundUnit> discover_units(const ModelNode& root, const FullyShardOptions& options);
 
 }  // namespace fullshard::shard

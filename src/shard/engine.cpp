@@ -14,6 +14,7 @@
 #include "shard/checksum.h"
 #include "shard/discover.h"
 #include "shard/lay_out.h"
+#include "shard/patterns.h"
 #include "shard/strategy.h"
 
 namespace fullshard::shard {
@@ -234,6 +235,7 @@ schedule::ScheduleOptions Engine::schedule_options() const {
       .backward_prefetch = options_.backward_prefetch.value_or(usual_prefetch),
       .limit_all_gathers = options_.limit_all_gathers,
       .gather_bucket_bytes = options_.gather_bucket_bytes};
+  require_units("keep_gathered", options_.keep_gathered, units_);
   const bool stays = options_.reshard_after_forward == 1;
   for (const FlatUnit& unit : units_) {
     const bool kept =

@@ -27,11 +27,13 @@ struct FoundParameter {
 };
 
 /// Parameters that are flattened into one buffer: those of one picked unit that have the same dtype
-/// and strategy and, when the model was sharded, were all trainable or all frozen.
+/// and strategy, are all cut or all left whole, and, when the model was sharded, were all trainable
+/// or all frozen.
 struct FoundUnit {
   std::string name;    ///< unique; that of the picked unit, and what is special where it is divided
   std::string picked;  ///< the modules of the picked unit; "(root)" for the root
   ShardingStrategy strategy = ShardingStrategy::FULL_SHARD;
+  bool whole = false;  ///< owned by one rank, as layout::Atom::kUnit says
   std::vector<FoundParameter> parameters;
 };
 
@@ -47,8 +49,6 @@ struct FlatUnit {
   layout::Range own;  ///< flat elements this rank owns; everything with NO_SHARD
   std::byte* own_memory =
       nullptr;  ///< of `own`; inside what all ranks see, where they share memory
-
-  at::Tensor gradient;  ///< reduced gradient of `own`, allocated at the first reduction
 
   /// Every rank holds all of it, in memory of its own.
   bool replicated() const { return strategy == ShardingStrategy::NO_SHARD; }

@@ -1,7 +1,5 @@
 #include "shard/gradient_reducer.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
@@ -57,12 +55,15 @@ std::unique_ptr<GradientReducer> GradientReducer::make(const comm::Mesh& mesh,
 
 GradientReducer::GradientReducer(std::vector<FlatUnit>& units, int rank)
     : units_(units),
+      shards_(units.size()),
       counts_(units.size()),
       unit_exposed_(units.size(), 0),
       rank_(rank),
       begun_(units.size(), false),
       remaining_(units.size(), -1),
-      handed_over_(units.size(), false) {}
+      handed_over_(units.size(), false) {
+  for (const FlatUnit& unit : units_) own_.emplace_back(unit);
+}
 
 void GradientReducer::begin_round() {
   if (in_round_) return;
@@ -92,9 +93,12 @@ void GradientReducer::add(std::size_t unit, std::size_t parameter, const at::Ten
 }
 
 void GradientReducer::release_unused() {
-  for (FlatUnit& unit : units_) {
-    if (!unit.gradient.defined() || unit.gradient.storage().use_count() > 1) continue;
-    unit.gradient.reset();
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    const auto is_its_gradient = [&](const at::Tensor& shard) {
+      return shard.grad().defined() && own_[unit].holds(shard.grad());
+    };
+    own_[unit].release_unless_held(
+        std::any_of(shards_[unit].begin(), shards_[unit].end(), is_its_gradient));
   }
 }
 
@@ -145,19 +149,13 @@ void GradientReducer::count_held(std::int64_t bytes) {
 }
 
 void GradientReducer::attach(std::size_t unit, std::size_t parameter) {
-  // Not a view in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in place.
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  FlatUnit& flat = units_[unit];
-  if (!flat.gradient.defined()) flat.gradient = at::empty({flat.own.size()}, flat.dtype());
-  shards_[unit][parameter].mutable_grad() =
-      flat.gradient.narrow(0, flat.own_offset(parameter), flat.own_range(parameter).size());
+  shards_[unit][parameter].mutable_grad() = own_[unit].part(parameter);
 }
 
 bool GradientReducer::holds_gradient(std::size_t unit, std::size_t parameter) {
   const at::Tensor users = shards_[unit][parameter].grad();
   if (!users.defined()) return false;
-  const at::Tensor& flat = units_[unit].gradient;
-  if (!flat.defined() || !users.is_alias_of(flat)) {
+  if (!own_[unit].holds(users)) {
     attach(unit, parameter);
     shards_[unit][parameter].mutable_grad().copy_(users);
   }

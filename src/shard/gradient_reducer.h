@@ -12,6 +12,7 @@
 #include "fullshard/shard/communication_hook.h"
 #include "shard/flat_unit.h"
 #include "shard/gradient_flags.h"
+#include "shard/own_gradient.h"
 
 namespace fullshard::shard {
 
@@ -123,7 +124,8 @@ class GradientReducer {
 
   std::vector<FlatUnit>& units_;
   std::vector<std::vector<at::Tensor>> shards_;
-  std::uint64_t round_ = 0;  // of the last round begun
+  std::vector<OwnGradient> own_;  // by unit; what the shards' gradients are parts of
+  std::uint64_t round_ = 0;       // of the last round begun
   std::vector<UnitReduction> counts_;
   std::vector<double> unit_exposed_;
   double exposed_seconds_ = 0;

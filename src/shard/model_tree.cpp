@@ -1,8 +1,11 @@
 #include "fullshard/shard/model_tree.h"
 
+#include <c10/util/Type.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
+
+#include <typeinfo>
 
 namespace fullshard::shard {
 namespace {
@@ -43,6 +46,13 @@ ModelNode node_of(const std::string& name, const torch::jit::Module& module) {
   return node;
 }
 
+bool is_last_part(std::string_view name, std::string_view qualified) {
+  if (!qualified.ends_with(name)) return false;
+  if (qualified.size() == name.size()) return true;
+  const char before = qualified[qualified.size() - name.size() - 1];
+  return before == '.' || before == ':';
+}
+
 }  // namespace
 
 std::int64_t ModelNode::elements() const {
@@ -52,6 +62,11 @@ std::int64_t ModelNode::elements() const {
   }
   for (const ModelNode& child : children) sum += child.elements();
   return sum;
+}
+
+bool is_of_class(const ModelNode& node, std::string_view name) {
+  if (is_last_part(name, node.class_name)) return true;
+  return node.module != nullptr && is_last_part(name, c10::demangle(typeid(*node.module).name()));
 }
 
 ModelTree tree_of(const std::shared_ptr<torch::nn::Module>& module) {

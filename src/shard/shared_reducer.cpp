@@ -142,7 +142,7 @@ void SharedReducer::give(std::size_t unit, std::size_t parameter, const at::Tens
 }
 
 void SharedReducer::hand_over(std::size_t unit) {
-  board_->post(ready_ + unit, round_);
+  board_->post(ready_ + unit, round_, "reduce_scatter", tag_of(unit));
   pending_.push_back(unit);
 }
 
@@ -161,16 +161,16 @@ void SharedReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
 
 void SharedReducer::wait_until_ready(std::size_t unit) {
   const Stopwatch watch(unit_exposed_[unit]);
-  board_->wait(ready_ + unit, round_, "reduce_scatter",
-               {units_[unit].name, static_cast<std::int64_t>(round_)});
+  board_->wait(ready_ + unit, round_, "reduce_scatter", tag_of(unit));
 }
 
 void SharedReducer::finish_units() {
-  for (const std::size_t unit : std::exchange(pending_, {})) {
+  for (const std::size_t unit : pending_) {
     wait_until_ready(unit);
     const Stopwatch watch(unit_exposed_[unit]);
     reduce(unit);
   }
+  pending_.clear();
   end_round();
 }
 
@@ -200,7 +200,7 @@ void SharedReducer::reduce(std::size_t unit) {
     if (!anyone_has(unit, i)) continue;
     const bool accumulate = holds_gradient(unit, i);
     if (!accumulate) attach(unit, i);
-    auto* memory = static_cast<std::byte*>(flat.gradient.mutable_data_ptr());
+    std::byte* memory = own_[unit].memory();
     reduce_own(unit, i, memory + flat.own_offset(i) * flat.element_bytes(), accumulate);
   }
   post_consumed(unit);

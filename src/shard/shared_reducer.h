@@ -52,7 +52,12 @@ class SharedReducer : public GradientReducer {
   /// Writes what this rank owns of a parameter's reduced gradient to `out`, or adds it there.
   void reduce_own(std::size_t unit, std::size_t parameter, std::byte* out, bool accumulate);
   /// This rank reads the unit's gradients no more.
-  void post_consumed(std::size_t unit) { board_->post(consumed_ + unit, round_); }
+  void post_consumed(std::size_t unit) {
+    board_->post(consumed_ + unit, round_, "reduce_scatter", tag_of(unit));
+  }
+  comm::OpTag tag_of(std::size_t unit) const {
+    return {units_[unit].name, static_cast<std::int64_t>(round_)};
+  }
   /// All units of the round are reduced.
   void end_round();
 

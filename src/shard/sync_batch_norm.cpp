@@ -151,9 +151,9 @@ struct Normalise : torch::autograd::Function<Normalise> {
 
 }  // namespace
 
-SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
+SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& of,
                                      std::shared_ptr<comm::Group> group)
-    : NormImplBase(options), group_(std::move(group)) {}
+    : NormImplBase(of), group_(std::move(group)) {}
 
 void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
   if (input.dim() >= 2 && input.size(1) == options.num_features()) return;

@@ -16,7 +16,7 @@ void SharedUpdateGate::begin_write() {
   const Stopwatch watch(waited_seconds_);
   ++version_;
   const auto version = static_cast<std::uint64_t>(version_);
-  board_->post(kReadDone, version);
+  board_->post(kReadDone, version, "optimizer update", {"", version_});
   board_->wait(kReadDone, version, "optimizer update", {"", version_});
   writing_ = true;
 }
@@ -24,7 +24,7 @@ void SharedUpdateGate::begin_write() {
 void SharedUpdateGate::end_write() {
   if (!writing_) return;
   writing_ = false;
-  board_->post(kWritten, static_cast<std::uint64_t>(version_));
+  board_->post(kWritten, static_cast<std::uint64_t>(version_), "all_gather", {"", version_});
 }
 
 void SharedUpdateGate::ensure_readable(const std::string& unit) {

@@ -1,10 +1,14 @@
 #include "fullshard/shard/wrap_policy.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
 
+#include "fullshard/base/error.h"
 #include "fullshard/base/text.h"
+#include "shard/patterns.h"
 
 namespace fullshard::shard {
 namespace {
@@ -29,10 +33,10 @@ std::int64_t pick_by_size(const ModelNode& node, std::int64_t min_params,
   return 0;
 }
 
-bool holds_several_layers(const ModelNode& node) {
-  if (!node.is_layer_list) return false;
-  return std::count_if(node.children.begin(), node.children.end(),
-                       [](const ModelNode& child) { return child.elements() > 0; }) >= 2;
+base::Error no_such_class(const std::string& name, const std::vector<std::string>& classes) {
+  return {base::ErrorCode::kInvalidArgument,
+          fmt::format("no module of the model is of class '{}' in wrap_classes{}", name,
+                      suggestion(name, classes))};
 }
 
 }  // namespace
@@ -48,18 +52,44 @@ WrapPolicy wrap_where(std::function<bool(const ModelNode&)> matches) {
 }
 
 WrapPolicy wrap_named(std::vector<std::string> patterns) {
-  return wrap_where([patterns = std::move(patterns)](const ModelNode& node) {
-    return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
-      return base::matches_glob(pattern, node.name);
+  return [patterns = std::move(patterns)](const ModelNode& root) {
+    std::vector<std::string> names;
+    std::vector<UnitChoice> units;
+    for_each_node(root, [&](const ModelNode& node) {
+      if (node.name.empty()) return;
+      names.push_back(node.name);
+      const bool matches = std::any_of(
+          patterns.begin(), patterns.end(),
+          [&](const std::string& pattern) { return base::matches_glob(pattern, node.name); });
+      if (matches) units.push_back({node.name});
     });
-  });
+    require_matches("wrap_named", patterns, "module", names);
+    return units;
+  };
 }
 
 WrapPolicy wrap_classes(std::vector<std::string> class_names) {
-  return wrap_where([names = std::move(class_names)](const ModelNode& node) {
-    return std::any_of(names.begin(), names.end(),
-                       [&](const std::string& name) { return node.class_name.ends_with(name); });
-  });
+  return [wanted = std::move(class_names)](const ModelNode& root) {
+    std::vector<std::string> classes;
+    std::unordered_set<std::string> met;
+    std::vector<UnitChoice> units;
+    for_each_node(root, [&](const ModelNode& node) {
+      if (node.name.empty()) return;
+      classes.push_back(node.class_name);
+      const auto match = std::find_if(wanted.begin(), wanted.end(), [&](const std::string& name) {
+        return is_of_class(node, name);
+      });
+      if (match == wanted.end()) return;
+      units.push_back({node.name});
+      for (const std::string& name : wanted) {
+        if (is_of_class(node, name)) met.insert(name);
+      }
+    });
+    for (const std::string& name : wanted) {
+      if (!met.contains(name)) throw no_such_class(name, classes);
+    }
+    return units;
+  };
 }
 
 WrapPolicy size_based(std::int64_t min_params) {
@@ -68,19 +98,6 @@ WrapPolicy size_based(std::int64_t min_params) {
     std::unordered_set<const void*> counted;
     pick_by_size(root, min_params, counted, units);
     return units;
-  };
-}
-
-WrapPolicy automatic() {
-  return [](const ModelNode& root) {
-    std::vector<UnitChoice> units;
-    for_each_node(root, [&](const ModelNode& node) {
-      if (!holds_several_layers(node)) return;
-      for (const ModelNode& child : node.children) {
-        if (child.elements() > 0) units.push_back({child.name});
-      }
-    });
-    return units.empty() ? size_based(root.elements() / 8)(root) : units;
   };
 }
 

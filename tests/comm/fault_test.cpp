@@ -80,9 +80,9 @@ std::vector<Operation> operations() {
       {"wait", true,
        [](Group& group) {
          const auto board = group.allocate_signals(1, "blocks.3");
-         board->post(0, 1);
+         board->post(0, 1, "gather", kTag);
          board->wait(0, 1, "gather", kTag);
-         board->post(0, 2);
+         board->post(0, 2, "gather", kTag);
          board->wait(0, 2, "gather", kTag);
        }},
   };

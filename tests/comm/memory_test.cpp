@@ -108,7 +108,7 @@ TEST_P(SharedMemory, BoardsHoldWhatEachRankPosted) {
     auto board = world.group().allocate_signals(9, "board");
     for (std::size_t i = 0; i < 9; ++i) {
       EXPECT_TRUE(board->reached(i, 0));
-      board->post(i, i * 10 + static_cast<std::uint64_t>(world.rank()));
+      board->post(i, i * 10 + static_cast<std::uint64_t>(world.rank()), "check", {});
     }
     world.group().barrier({});
     for (std::size_t i = 0; i < 9; ++i) {
@@ -118,8 +118,8 @@ TEST_P(SharedMemory, BoardsHoldWhatEachRankPosted) {
       EXPECT_TRUE(board->reached(i, i * 10));
       EXPECT_FALSE(board->reached(i, i * 10 + 1));
     }
-    EXPECT_THROW(board->post(1, 9), base::Error) << "counters only grow";
-    EXPECT_THROW(board->post(9, 1), base::Error) << "there are nine counters";
+    EXPECT_THROW(board->post(1, 9, "check", {}), base::Error) << "counters only grow";
+    EXPECT_THROW(board->post(9, 1, "check", {}), base::Error) << "there are nine counters";
     world.group().barrier({});
   });
 }
@@ -137,7 +137,7 @@ TEST_P(SharedMemory, BoardsOrderDataBetweenRanks) {
       std::uint64_t* half = cells + (round % 2) * ranks;
       half[static_cast<std::size_t>(world.rank())] =
           round * 100 + static_cast<std::uint64_t>(world.rank());
-      board->post(0, round);
+      board->post(0, round, "check", {});
       board->wait(0, round, "ring", {"", static_cast<std::int64_t>(round)});
       for (std::size_t r = 0; r < ranks; ++r) ASSERT_EQ(half[r], round * 100 + r);
     }
@@ -150,10 +150,10 @@ TEST_P(SharedMemory, AWaitForLessThanWhatWasPostedReturns) {
     auto board = world.group().allocate_signals(1, "board");
     if (world.rank() == 0) {
       board->wait(0, 0, "nothing", {});
-      board->post(0, 5);
+      board->post(0, 5, "check", {});
       board->wait(0, 3, "something", {});
     } else {
-      board->post(0, 4);
+      board->post(0, 4, "check", {});
       board->wait(0, 4, "something", {});
     }
     world.group().barrier({});
@@ -168,7 +168,7 @@ TEST_P(SharedMemory, SubgroupsHaveBoardsAndSegmentsOfTheirOwn) {
       auto board = group->allocate_signals(1, "inside a subgroup");
       auto segment = group->allocate_shared(64, "inside a subgroup");
       segment->data()[group->rank()] = std::byte{1};
-      board->post(0, 1);
+      board->post(0, 1, "check", {});
       board->wait(0, 1, "check", {});
       EXPECT_EQ(segment->data()[1 - group->rank()], std::byte{1});
       group->barrier({});

@@ -77,7 +77,7 @@ void run_ranks(Backend backend, int size, const std::function<void(World&)>& bod
     case Backend::kLocal: return run_local(size, body, options);
     case Backend::kShmThreads: return run_shm_threads(size, body, options);
     case Backend::kShmProcesses: return run_shm_processes(-1, size, body, options);
-    default: FAIL() << "Gloo is not in this test program";
+    default: FAIL() << name_of(backend) << " is not in this test program";
   }
 }
 

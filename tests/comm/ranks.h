@@ -16,7 +16,9 @@ enum class Backend {
   kGlooThreads,
   kGlooProcesses,
   kHostsThreads,  ///< over several hosts, as hosts_of() says
-  kHostsProcesses
+  kHostsProcesses,
+  kDeviceStandIn,  ///< the CPU as a device, see device_ranks.h
+  kNccl,           ///< GPUs, see tests/gpu
 };
 
 inline std::string name_of(Backend backend) {
@@ -28,6 +30,8 @@ inline std::string name_of(Backend backend) {
     case Backend::kGlooProcesses: return "GlooProcesses";
     case Backend::kHostsThreads: return "HostsThreads";
     case Backend::kHostsProcesses: return "HostsProcesses";
+    case Backend::kDeviceStandIn: return "DeviceStandIn";
+    case Backend::kNccl: return "Nccl";
   }
   return "Unknown";
 }

@@ -50,7 +50,8 @@ std::vector<ParameterRule> random_rules(Random& random, const Names& names) {
       ShardingStrategy::FULL_SHARD, ShardingStrategy::SHARD_GRAD_OP, ShardingStrategy::NO_SHARD,
       ShardingStrategy::SHARD_OPTIMIZER_ONLY};
   static const std::vector<layout::Atom> kAtoms = {layout::Atom::kElement, layout::Atom::kRow,
-                                                   layout::Atom::kColumn, layout::Atom::kParameter};
+                                                   layout::Atom::kColumn, layout::Atom::kParameter,
+                                                   layout::Atom::kUnit};
   std::vector<ParameterRule> rules;
   const int count = random.one_in(2) ? 0 : random.between(1, 3);
   for (int i = 0; i < count; ++i) {

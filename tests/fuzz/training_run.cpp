@@ -143,8 +143,23 @@ class ShardedSide {
     const comm::Mesh mesh = world.mesh({.replicate = run_.replicate});
     shard::FullyShardOptions options = run_.sharding;
     options.auto_wrap_policy = policy_of(run_.wrap);
+    options.keep_gathered = units_kept(mesh, options);
     if (run_.limit > 0) options.max_unsharded_bytes = limit_in(mesh, options);
     return shard::fully_shard(net_, mesh, options);
+  }
+
+  // Of what is to be kept, the modules that are units; others are refused.
+  std::vector<std::string> units_kept(const comm::Mesh& mesh,
+                                      shard::FullyShardOptions options) const {
+    std::vector<std::string> kept = std::exchange(options.keep_gathered, {});
+    if (kept.empty()) return {};
+    const auto units = shard::fully_shard(start(rank_), mesh, options).counters().units;
+    std::erase_if(kept, [&](const std::string& module) {
+      return std::none_of(units.begin(), units.end(), [&](const shard::UnitCounters& unit) {
+        return unit.name == module || unit.name.starts_with(module + " [");
+      });
+    });
+    return kept;
   }
 
   std::int64_t limit_in(const comm::Mesh& mesh, const shard::FullyShardOptions& options) const {

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <fstream>
+
 #include "launcher/support.h"
 
 // How jobs are stopped from outside, and what is left of them.
@@ -45,6 +47,24 @@ TEST_F(End, TermIsPassedOnAsTermAndGives143) {
   ::kill(job, SIGTERM);
   EXPECT_EQ(wait_for(job), 143);
   EXPECT_EQ(folder.read("got1"), "x");
+}
+
+TEST_F(End, Usr2ReachesTheRanksThatListenAndEndsNone) {
+  // Rank 1 does not listen; a shell can only once the signal is not ignored any more.
+  std::ofstream(folder.path("listen.sh"))
+      << "trap 'touch $DIR/got$RANK' USR2; touch $DIR/ready$RANK; "
+         "while [ ! -e $DIR/stop ]; do sleep 0.05; done";
+  const pid_t job = launch_apart(folder.shell(
+      2,
+      "[ $RANK = 0 ] && exec env --default-signal=USR2 sh $DIR/listen.sh; touch $DIR/ready$RANK; "
+      "while [ ! -e $DIR/stop ]; do sleep 0.05; done"));
+  wait_until_ready(2);
+  for (const char* round : {"first", "second"}) {
+    ::kill(job, SIGUSR2);
+    wait_until([&] { return std::filesystem::remove(folder.path("got0")); }, round);
+  }
+  std::filesystem::create_directory(folder.path("stop"));
+  EXPECT_EQ(wait_for(job), 0);
 }
 
 TEST_F(End, ASecondCtrlCKills) {

@@ -44,6 +44,9 @@ inline std::vector<ParameterSpec> parameters(base::DType of) {
   std::vector<ParameterSpec> specs;
   const auto count = *between<std::size_t>(0, 9);
   for (std::size_t i = 0; i < count; ++i) specs.push_back(parameter(i, of));
+  if (*between(0, 5) == 0) {
+    for (ParameterSpec& spec : specs) spec.atom = Atom::kUnit;
+  }
   return specs;
 }
 

@@ -16,7 +16,7 @@ namespace {
 // Said again here on purpose, in the plainest way: the tests must not trust the code's own notion.
 std::int64_t atom_elements(const PlacedParameter& p) {
   if (p.spec.atom == Atom::kElement) return 1;
-  if (p.spec.atom == Atom::kParameter) return p.numel;
+  if (p.spec.atom == Atom::kParameter || p.spec.atom == Atom::kUnit) return p.numel;
   const std::size_t along = p.spec.atom == Atom::kColumn && p.spec.shape.size() > 1 ? 1 : 0;
   std::int64_t row = 1;
   for (std::size_t d = 0; d < p.spec.shape.size(); ++d) row *= d == along ? 1 : p.spec.shape[d];
@@ -81,7 +81,10 @@ bool divides_no_atom(const UnitLayout& layout, std::int64_t cut) {
 std::vector<std::int64_t> allowed_cuts(const UnitLayout& layout) {
   std::vector<std::int64_t> cuts;
   for (std::int64_t at = 0; at <= layout.flat_size(); at += layout.quantum()) {
-    if (divides_no_atom(layout, at)) cuts.push_back(at);
+    const bool at_an_end = at == 0 || at == layout.flat_size();
+    const bool whole =
+        !layout.parameters().empty() && layout.parameters().front().spec.atom == Atom::kUnit;
+    if (whole ? at_an_end : divides_no_atom(layout, at)) cuts.push_back(at);
   }
   return cuts;
 }

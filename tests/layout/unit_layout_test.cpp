@@ -130,6 +130,22 @@ TEST(UnitLayout, WholeParametersStayOnOneRank) {
   EXPECT_EQ(layout.shard(1, 1).size(), 1000);
 }
 
+TEST(UnitLayout, AWholeUnitStaysOnTheRankThatHasAllTheWeight) {
+  const std::vector<ParameterSpec> unit = {floats("a", {1000}, Atom::kUnit),
+                                           floats("b", {30, 10}, Atom::kUnit)};
+  for (int owner = 0; owner < 3; ++owner) {
+    std::vector<double> weights(3, 0.0);
+    weights[static_cast<std::size_t>(owner)] = 1;
+    const auto layout = UnitLayout::make("u", unit, {.world = 3, .weights = weights});
+    EXPECT_TRUE(layout.is_whole());
+    EXPECT_EQ(layout.slice(owner), (Range{0, layout.flat_size()}));
+    EXPECT_EQ(layout.shard(1, owner), (Range{0, 300}));
+  }
+  // Without a rank that has all of it, the one whose fair share lies in the middle.
+  EXPECT_THAT(slice_sizes(UnitLayout::make("u", unit, {.world = 3})),
+              testing::ElementsAre(0, 1312, 0));
+}
+
 TEST(UnitLayout, WeightsShareInProportion) {
   const auto layout =
       UnitLayout::make("u", {floats("w", {1600})}, {.world = 3, .weights = {1, 0, 3}});
@@ -176,6 +192,11 @@ TEST(UnitLayoutRefuses, TwoDtypesNamingBothParameters) {
   EXPECT_THAT(refusal({linear, norm}),
               AllOf(HasSubstr("'block'"), HasSubstr("'linear.weight' is bfloat16"),
                     HasSubstr("'norm.weight' is float32"), HasSubstr("layout of its own")));
+}
+
+TEST(UnitLayoutRefuses, AUnitThatIsCutInPart) {
+  EXPECT_THAT(refusal({floats("a", {4}, Atom::kUnit), floats("b", {4}, Atom::kRow)}),
+              AllOf(HasSubstr("'a'"), HasSubstr("'b'"), HasSubstr("layout of its own")));
 }
 
 TEST(UnitLayoutRefuses, ANameUsedTwice) {

@@ -100,18 +100,26 @@ struct Attention : testing::Model {
 struct Subject {
   std::string name;
   Problem problem;
-  bool by_rank = false;  ///< the loss depends on which rows are together
+  bool by_rank = false;                   ///< the loss depends on which rows are together
+  std::vector<ParameterRule> heads = {};  ///< cuts between attention heads
 };
 
+// Of torch's attention over heads of `width`.
+std::vector<ParameterRule> between_heads(std::int64_t width) {
+  return {{.pattern = "*in_proj_weight", .atom = layout::Atom::kRow, .group = width},
+          {.pattern = "*out_proj.weight", .atom = layout::Atom::kColumn, .group = width}};
+}
+
 template <typename Net>
-Subject subject(std::string name, std::int64_t inputs, std::int64_t outputs, bool by_rank = false) {
+Subject subject(std::string name, std::int64_t inputs, std::int64_t outputs, bool by_rank = false,
+                std::vector<ParameterRule> heads = {}) {
   Problem problem = testing::problem_of<Net>(inputs, outputs);
   problem.batch = [=](std::int64_t step) {
     const auto random = at::make_generator<at::CPUGeneratorImpl>(500 + step);
     return Batch{at::randn({kRows, inputs}, random, at::kDouble),
                  at::randn({kRows, outputs}, random, at::kDouble)};
   };
-  return {std::move(name), std::move(problem), by_rank};
+  return {std::move(name), std::move(problem), by_rank, std::move(heads)};
 }
 
 Subject gpt() {
@@ -130,8 +138,8 @@ const std::vector<Subject>& subjects() {
       gpt(),
       subject<ConvolutionNet>("ConvolutionBatchNorm", 2 * 4 * 4, 3, /*by_rank=*/true),
       subject<Recurrent>("Lstm", 5 * 3, 3),
-      subject<EncoderDecoder>("EncoderDecoder", 3 * 4, 3 * 4),
-      subject<Attention>("MultiheadAttention", 3 * 4, 3 * 4)};
+      subject<EncoderDecoder>("EncoderDecoder", 3 * 4, 3 * 4, false, between_heads(2)),
+      subject<Attention>("MultiheadAttention", 3 * 4, 3 * 4, false, between_heads(2))};
   return all;
 }
 
@@ -160,6 +168,15 @@ class ModelGrid : public ::testing::TestWithParam<Point> {
                                   .sharding = sharding,
                                   .mesh = {.replicate = replicate}});
   }
+
+  void expect_equal_for_strategies(FullyShardOptions sharding) {
+    for (const auto strategy : {ShardingStrategy::FULL_SHARD, ShardingStrategy::SHARD_GRAD_OP,
+                                ShardingStrategy::SHARD_OPTIMIZER_ONLY}) {
+      SCOPED_TRACE("strategy " + std::to_string(static_cast<int>(strategy)));
+      sharding.sharding_strategy = strategy;
+      expect_equal(sharding);
+    }
+  }
 };
 
 TEST_P(ModelGrid, EveryStrategy) {
@@ -178,15 +195,18 @@ TEST_P(ModelGrid, EveryStrategy) {
 
 TEST_P(ModelGrid, EveryGranularity) {
   using layout::Atom;
-  for (const auto atom : {Atom::kElement, Atom::kRow, Atom::kColumn, Atom::kParameter}) {
+  for (const auto atom :
+       {Atom::kElement, Atom::kRow, Atom::kColumn, Atom::kParameter, Atom::kUnit}) {
     for (const std::int64_t group : {1, 3}) {
       if (group > 1 && atom != Atom::kRow && atom != Atom::kColumn) continue;
       SCOPED_TRACE("atom " + std::to_string(static_cast<int>(atom)));
-      expect_equal({.rules = {{.pattern = "*", .atom = atom, .group = group}}});
+      expect_equal_for_strategies({.rules = {{.pattern = "*", .atom = atom, .group = group}}});
     }
   }
-  expect_equal({.auto_wrap_policy = size_based(1)});
-  expect_equal({.auto_wrap_policy = size_based(60), .min_shard_elements = 20});
+  const std::vector<ParameterRule>& heads = subjects()[std::get<0>(GetParam())].heads;
+  if (!heads.empty()) expect_equal_for_strategies({.rules = heads});
+  expect_equal_for_strategies({.auto_wrap_policy = size_based(1)});
+  expect_equal_for_strategies({.auto_wrap_policy = size_based(60), .min_shard_elements = 20});
 }
 
 std::string name_of(const ::testing::TestParamInfo<Point>& info) {

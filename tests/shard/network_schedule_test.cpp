@@ -269,7 +269,8 @@ double slowdown_with_prefetch(int depth) {
                                       .backward_prefetch = depth});
     seconds_of_a_step(*model);  // is traced
     double step = seconds_of_a_step(*model);
-    for (int repeat = 0; repeat < 2; ++repeat) step = std::min(step, seconds_of_a_step(*model));
+    // The best of several, as other tests may be running beside this one.
+    for (int repeat = 0; repeat < 7; ++repeat) step = std::min(step, seconds_of_a_step(*model));
     if (world.rank() == 0) slowdown = step / compute;
   });
   return slowdown;

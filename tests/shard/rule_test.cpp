@@ -4,7 +4,7 @@
 #include <string>
 
 #include "fullshard/base/error.h"
-#include "support/training.h"
+#include "support/equality.h"
 
 // Rules: what they say about a parameter's dtype, and which of them holds for a tied parameter.
 
@@ -79,10 +79,10 @@ TEST(Rule, DifferentDtypesAreDifferentUnitsInTheTable) {
   EXPECT_THAT(table, HasSubstr("[Double, FULL_SHARD]  FULL_SHARD  float64"));
 }
 
-std::string refusal(const std::shared_ptr<testing::Model>& model, at::ScalarType dtype) {
+std::string refusal(const std::shared_ptr<testing::Model>& model, const ParameterRule& rule) {
   comm::World world = comm::single_rank();
   try {
-    fully_shard(model, world.mesh(), {.rules = {{.pattern = "first.*", .dtype = dtype}}});
+    fully_shard(model, world.mesh(), {.rules = {rule}});
   } catch (const base::Error& error) {
     EXPECT_EQ(error.code(), base::ErrorCode::kInvalidArgument);
     return error.what();
@@ -92,13 +92,14 @@ std::string refusal(const std::shared_ptr<testing::Model>& model, at::ScalarType
 
 TEST(Rule, OnlyFloatingPointIsConverted) {
   const auto model = mixed_problem(false).build();
-  EXPECT_THAT(refusal(model, at::kLong),
+  EXPECT_THAT(refusal(model, {.pattern = "first.*", .dtype = at::kLong}),
               ::testing::AllOf(HasSubstr("'first.*'"), HasSubstr("'first.weight'"),
                                HasSubstr("from Double to Long")));
   auto& weight = static_cast<Mixed&>(*model).first->weight;
   weight.set_requires_grad(false);
   weight.set_data(weight.detach().to(at::kInt));
-  EXPECT_THAT(refusal(model, at::kFloat), HasSubstr("from Int to Float"));
+  EXPECT_THAT(refusal(model, {.pattern = "first.*", .dtype = at::kFloat}),
+              HasSubstr("from Int to Float"));
 }
 
 std::string tied_table(const std::vector<ParameterRule>& rules) {
@@ -120,6 +121,101 @@ TEST(Rule, OfSeveralThatMatchATiedParameterTheFirstCounts) {
   const std::string whole = "table.weight = head.weight  [17, 6]  all ranks";
   EXPECT_THAT(tied_table({second, first}), HasSubstr(whole));
   EXPECT_THAT(tied_table({first, second}), Not(HasSubstr(whole)));
+}
+
+std::string gpt_table(const std::vector<ParameterRule>& rules) {
+  comm::World world = comm::single_rank();
+  return fully_shard(testing::gpt_problem(17, 6, 2).build(), world.mesh(), {.rules = rules})
+      .describe();
+}
+
+TEST(Rule, MatchesByTheClassOfTheModuleThatHoldsTheParameter) {
+  const auto all = ShardingStrategy::NO_SHARD;
+  const std::string by_type = gpt_table({rule_for<torch::nn::LayerNormImpl>({.strategy = all})});
+  EXPECT_THAT(by_type, HasSubstr("blocks.0.norm.weight  [6]  all ranks"));
+  EXPECT_THAT(by_type, HasSubstr("\n  norm.bias  [6]  all ranks"));
+  EXPECT_THAT(by_type, Not(HasSubstr("up.weight  [12, 6]  all ranks")));
+  for (const std::string name :
+       {"LayerNormImpl", "nn::LayerNormImpl", "torch::nn::LayerNormImpl"}) {
+    EXPECT_EQ(gpt_table({{.module_class = name, .strategy = all}}), by_type);
+  }
+}
+
+TEST(Rule, PatternAndClassHoldTogether) {
+  const std::string table = gpt_table({rule_for<torch::nn::LinearImpl>(
+      {.pattern = "blocks.1.*", .strategy = ShardingStrategy::NO_SHARD})});
+  EXPECT_THAT(table, HasSubstr("blocks.1.up.weight  [12, 6]  all ranks"));
+  EXPECT_THAT(table, Not(HasSubstr("blocks.0.up.weight  [12, 6]  all ranks")));
+  EXPECT_THAT(table, Not(HasSubstr("blocks.1.norm.weight  [6]  all ranks")));
+}
+
+TEST(Rule, AClassThatMatchesNothingNamesThoseThereAre) {
+  const auto model = testing::gpt_problem(17, 6, 2).build();
+  EXPECT_THAT(refusal(model, {.module_class = "LayerNormImp"}),
+              ::testing::AllOf(HasSubstr("class 'LayerNormImp' matches no parameter"),
+                               HasSubstr("torch::nn::LayerNormImpl"),
+                               HasSubstr("torch::nn::EmbeddingImpl")));
+  EXPECT_THAT(refusal(model, {.module_class = "NormImpl"}), HasSubstr("matches no parameter"));
+  EXPECT_THAT(refusal(model, rule_for<torch::nn::LayerNormImpl>({.pattern = "blocks.0.norms.*"})),
+              HasSubstr("the nearest name is 'blocks.0.norm."));
+}
+
+// Matrices in bfloat16 and normalisations in float32, as mixed precision has them.
+struct HalfBlock : testing::Model {
+  HalfBlock() : norm(torch::nn::LayerNormOptions({8})), up(8, 24), down(24, 8) {
+    register_module("norm", norm);
+    register_module("up", up);
+    register_module("down", down);
+  }
+  at::Tensor loss(const at::Tensor& x, const at::Tensor& y) override {
+    const at::Tensor h = norm(x).to(up->weight.scalar_type());
+    return (x + down(torch::gelu(up(h))).to(at::kFloat) - y).pow(2).mean();
+  }
+  torch::nn::LayerNorm norm;
+  torch::nn::Linear up, down;
+};
+
+testing::Problem half_problem(bool converted) {
+  testing::Problem task = testing::mlp_problem({8, 8}, at::kFloat);
+  task.build = [=] {
+    const auto model = testing::build_seeded([] { return std::make_shared<HalfBlock>(); });
+    if (converted) {
+      static_cast<HalfBlock&>(*model).up->to(at::kBFloat16);
+      static_cast<HalfBlock&>(*model).down->to(at::kBFloat16);
+    }
+    return model;
+  };
+  return task;
+}
+
+const FullyShardOptions kHalfMatrices{
+    .auto_wrap_policy = root_only(),
+    .rules = {rule_for<torch::nn::LinearImpl>({.dtype = at::kBFloat16})}};
+
+TEST(Rule, HalfMatricesAndFloatNormsInOneUnit) {
+  for (const int ranks : {1, 2, 3}) {
+    // The reference passes the rows of each rank one after another. Halves are exact, so with two
+    // ranks both round the same sum; thirds are not.
+    const auto passes = [=](testing::Model& model, const testing::Batch& batch,
+                            const testing::Turn& turn) {
+      const int parts = turn.size == 1 ? ranks : 1;
+      for (int part = 0; part < parts; ++part) {
+        const auto rows = testing::rows_of_rank(batch, part, parts);
+        (model.loss(rows.x, rows.y) / parts).backward();
+      }
+    };
+    const StateDict expected = testing::train_passes(half_problem(true), passes, {.steps = 4});
+    comm::run_as_threads(ranks, [&](comm::World& world) {
+      const auto model = half_problem(false).build();
+      const auto sharded = fully_shard(model, world.mesh(), kHalfMatrices);
+      ASSERT_EQ(sharded.counters().units.size(), 2U);
+      testing::train_steps(*model, sharded, world, half_problem(false), {.steps = 4});
+      const StateDict trained = sharded.full_state_dict();
+      EXPECT_EQ(trained.at("up.weight").scalar_type(), at::kBFloat16);
+      EXPECT_EQ(trained.at("norm.weight").scalar_type(), at::kFloat);
+      testing::expect_match(trained, expected, ranks == 3 ? 1e-2 : 1e-6);
+    });
+  }
 }
 
 }  // namespace

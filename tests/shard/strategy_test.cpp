@@ -139,6 +139,25 @@ TEST(Strategy, WeightsDivideUnequally) {
   });
 }
 
+TEST(Strategy, TheTableSaysWhatEachRankOwns) {
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto task = testing::mlp_problem({8, 8, 4});
+    const auto sharded = fully_shard(
+        task.build(), world.mesh(),
+        {.rules = {{.pattern = "layers.1.weight", .atom = layout::Atom::kColumn, .group = 2},
+                   {.pattern = "layers.1.bias", .ignore = true}}});
+    EXPECT_EQ(sharded.describe(),
+              "2 ranks: 1 x shard 2\n"
+              "layers.0  FULL_SHARD  float64  576 B\n"
+              "  layers.0.weight  [8, 8]  0:[0,40) 1:[40,64)\n"
+              "  layers.0.bias  [8]  1:[0,8)\n"
+              "layers.1  FULL_SHARD  float64  256 B\n"
+              "  layers.1.weight  [4, 8]  0:columns[0,4) 1:columns[4,8)\n"
+              "ignored, every rank has its own\n"
+              "  layers.1.bias  [4]  Double\n");
+  });
+}
+
 TEST(Strategy, IgnoredParametersAreLeftAlone) {
   comm::run_as_threads(2, [&](comm::World& world) {
     const auto model = kTask.build();
@@ -257,6 +276,18 @@ TEST(Schedule, TheLimitHolds) {
     EXPECT_THROW(fully_shard(kTask.build(), world.mesh(), {.max_unsharded_bytes = largest - 1}),
                  base::Error);
   });
+}
+
+TEST(Schedule, WhatIsToBeKeptHasToBeAUnit) {
+  comm::World world = comm::single_rank();
+  try {
+    fully_shard(kTask.build(), world.mesh(), {.keep_gathered = {"blocks.*", "block.1"}});
+    FAIL();
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.code(), base::ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("'block.1' in keep_gathered matches no unit"));
+    EXPECT_THAT(error.what(), HasSubstr("'blocks.1'"));
+  }
 }
 
 TEST(Schedule, P3_AUnitKeptGatheredIsGatheredOnceAStep) {

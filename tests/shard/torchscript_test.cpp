@@ -82,6 +82,21 @@ TEST_P(TorchScript, TrainsEqualToUnsharded) {
   });
 }
 
+TEST(TorchScriptClass, RulesAndUnitsByClass) {
+  comm::World world = comm::single_rank();
+  const torch::jit::Module model = make_script();
+  const auto sharded = fully_shard(
+      model, world.mesh(),
+      {.auto_wrap_policy = wrap_classes({"Layer"}),
+       .rules = {
+           {.pattern = "*weight", .module_class = "Layer", .strategy = ShardingStrategy::NO_SHARD},
+           {.module_class = "Model", .strategy = ShardingStrategy::SHARD_GRAD_OP}}});
+  const std::string table = sharded.describe();
+  EXPECT_NE(table.find("  second.weight  [6, 6]  all ranks\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("(root)  SHARD_GRAD_OP"), std::string::npos) << table;
+  EXPECT_NE(table.find("  second.bias  [1, 6]  0:[0,6)\n"), std::string::npos) << table;
+}
+
 TEST_P(TorchScript, SavesWholeValues) {
   const StateDict expected = [] {
     StateDict state;

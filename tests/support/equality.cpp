@@ -16,19 +16,19 @@ void run_steps(Model& model, torch::optim::Optimizer& optimizer, const Problem& 
   }
 }
 
-shard::StateDict run_unsharded(const Problem& task, const Passes& passes,
-                               const TrainOptions& options) {
+}  // namespace
+
+shard::StateDict train_passes(const Problem& task, const Passes& passes,
+                              const TrainOptions& options) {
   const auto model = task.build();
   const auto optimizer = stock_optimizer(options.optimizer, unique_parameters(*model));
   run_steps(*model, *optimizer, task, passes, options.steps, {});
   return parameters_of(*model);
 }
 
-}  // namespace
-
 void expect_equal_passes(const Problem& task, const Passes& passes,
                          const EqualityOptions& options) {
-  const shard::StateDict expected = run_unsharded(task, passes, options.training);
+  const shard::StateDict expected = train_passes(task, passes, options.training);
   const auto run_rank = [&](comm::World& world) {
     const auto model = task.build();
     const auto sharded = shard::fully_shard(model, world.mesh(options.mesh), options.sharding);

@@ -27,6 +27,10 @@ struct EqualityOptions {
   bool over_gloo = false;  ///< ranks that do not share memory
 };
 
+/// Parameters after unsharded training with these passes.
+shard::StateDict train_passes(const Problem& task, const Passes& passes,
+                              const TrainOptions& options = {});
+
 /// Trains unsharded and sharded with the same passes and expects the same parameters to 1e-10.
 void expect_equal_passes(const Problem& task, const Passes& passes,
                          const EqualityOptions& options = {});

@@ -68,8 +68,9 @@ class FaultySignals final : public comm::SignalBoard {
   FaultySignals(std::shared_ptr<FaultTrigger> trigger, std::unique_ptr<comm::SignalBoard> board)
       : trigger_(std::move(trigger)), board_(std::move(board)) {}
 
-  void post(std::size_t index, std::uint64_t value) override {
-    if (!trigger_->pull("post")) board_->post(index, value);
+  void post(std::size_t index, std::uint64_t value, std::string_view operation,
+            const comm::OpTag& tag) override {
+    if (!trigger_->pull("post")) board_->post(index, value, operation, tag);
   }
   std::uint64_t value(int rank, std::size_t index) const override {
     return board_->value(rank, index);

@@ -157,6 +157,73 @@ def test_a_killed_rank_ends_the_job_and_is_named(runs):
     assert not any(alive(pid) for pid in pids)
 
 
+def wait_for(condition, what):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+def doctor(runs, *arguments):
+    done = subprocess.run([str(runs.binary), "doctor", "trace", *arguments], capture_output=True,
+                          text=True, cwd=runs.folder, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("backend", ["shm", "gloo"])
+def test_usr2_shows_where_a_stalled_run_stands(runs, backend):
+    job = runs.start("--job.nproc_per_node", "3", "--training.global_batch_size", "9",
+                     "--comm.backend", backend, *LONG)
+    read_until(job, r"step: +2 ")
+    pids = ranks_of(job)
+    os.kill(pids[1], signal.SIGSTOP)
+    traces = runs.folder / "comm_traces"
+
+    def stuck():
+        job.send_signal(signal.SIGUSR2)
+        time.sleep(0.2)
+        if not all((traces / f"flight_rank{rank}.json").exists() for rank in (0, 2)):
+            return False
+        return "of rank 1 there is no record" in doctor(runs, "comm_traces")
+
+    wait_for(stuck, "ranks 0 and 2 to stand still")
+    assert not (traces / "flight_rank1.json").exists()
+    os.kill(pids[1], signal.SIGCONT)
+    wait_for((traces / "flight_rank1.json").exists, "the record of rank 1")
+    report = json.loads(doctor(runs, "--json", "comm_traces"))
+    assert report["no_record"] == []
+    assert {r["reason"] for r in report["records"]} == {"SIGUSR2"}
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=90)
+    assert job.returncode == 143
+
+
+@pytest.mark.parametrize("backend", ["shm", "gloo"])
+def test_a_timeout_leaves_flight_records_that_name_the_culprit(runs, backend):
+    job = runs.start("--job.nproc_per_node", "3", "--training.global_batch_size", "9",
+                     "--comm.backend", backend, "--comm.timeout_seconds", "2",
+                     "--comm.trace_folder", "made/here", *LONG)
+    read_until(job, r"step: +2 ")
+    pids = ranks_of(job)
+    os.kill(pids[1], signal.SIGSTOP)
+    _, errors = job.communicate(timeout=90)
+    assert job.returncode == 1
+    assert "flight record: made/here/flight_rank" in errors
+    text = doctor(runs, "made/here")
+    assert "rank 1" in text.split("\n\n")[1]
+
+
+def test_no_folder_no_flight_records(runs):
+    job = runs.start("--job.nproc_per_node", "2", "--comm.trace_folder", "", *LONG)
+    read_until(job, r"step: +2 ")
+    job.send_signal(signal.SIGUSR2)
+    os.kill(ranks_of(job)[1], signal.SIGKILL)
+    _, errors = job.communicate(timeout=90)
+    assert "flight" not in errors
+    assert [p.name for p in runs.folder.iterdir()] == ["text.txt"]
+
+
 def test_a_ranks_own_error_comes_first(runs):
     done = runs.run("--job.nproc_per_node", "3", "--training.global_batch_size", "9",
                     "--data.path", "/nowhere/text.txt")
@@ -178,9 +245,9 @@ def test_the_readmes_example_is_the_one_that_is_built():
     assert code in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_quickstart_learns(runs, ranks):
-    program = str(BUILD / "examples" / "example_quickstart")
+def run_example(runs, name, ranks):
+    """What each rank prints."""
+    program = str(BUILD / "examples" / f"example_{name}")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -192,6 +259,23 @@ def test_the_quickstart_learns(runs, ranks):
                                      text=True, env={**runs.environment, **variables}))
     outputs = [job.communicate(timeout=120) for job in jobs]
     assert all(job.returncode == 0 for job in jobs), outputs
-    losses = [float(line) for line in outputs[0][0].split()]
+    return [output for output, _ in outputs]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_quickstart_learns(runs, ranks):
+    losses = [float(line) for line in run_example(runs, "quickstart", ranks)[0].split()]
     assert len(losses) == 4
     assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_the_example_of_strategies_learns_under_its_budget(runs, ranks):
+    output = run_example(runs, "strategies", ranks)[0]
+    table, rest = output.split("\n\n")
+    assert "whole on rank" in table and "all ranks" in table
+    *losses, peak = rest.splitlines()
+    losses = [float(line) for line in losses]
+    assert len(losses) == 3
+    assert losses[-1] < 0.5 * losses[0]
+    assert int(peak.split()[-2]) <= 160 * 1024

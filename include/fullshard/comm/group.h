@@ -34,7 +34,9 @@ class SignalBoard {
   virtual ~SignalBoard() = default;
 
   /// Sets counter `index` of this rank to `value` and wakes waiting ranks. Never blocks.
-  virtual void post(std::size_t index, std::uint64_t value) = 0;
+  /// `operation` and the tag are for reports of other ranks.
+  virtual void post(std::size_t index, std::uint64_t value, std::string_view operation,
+                    const OpTag& tag) = 0;
 
   /// Counter `index` of `rank` now.
   virtual std::uint64_t value(int rank, std::size_t index) const = 0;

@@ -14,12 +14,17 @@ namespace fullshard::comm {
 /// ranks.
 enum class ReduceOp { kSum, kMean, kMin, kMax };
 
+/// Where a buffer lies: the index of a device, or this for host memory.
+inline constexpr int kHostMemory = -1;
+
 /// A contiguous run of elements that a collective reads. The caller keeps it alive and unchanged
-/// until the operation's Work has been waited for.
+/// until the operation's Work has been waited for. Groups of shared memory and Gloo take host
+/// memory only; see comm/mixed.h.
 struct ConstBuffer {
   const void* data = nullptr;
   std::int64_t count = 0;  ///< elements, not bytes
   base::DType dtype = base::DType::kFloat32;
+  int device = kHostMemory;
 };
 
 /// A contiguous run of elements that a collective writes; same contract as ConstBuffer.
@@ -27,15 +32,16 @@ struct Buffer {
   void* data = nullptr;
   std::int64_t count = 0;
   base::DType dtype = base::DType::kFloat32;
+  int device = kHostMemory;
 
   operator ConstBuffer() const {
-    return {data, count, dtype};
+    return {data, count, dtype, device};
   }  // NOLINT(google-explicit-constructor)
 };
 
 /// What an operation is about, for error messages: which unit of the model and which training step.
 struct OpTag {
-  std::string unit;        ///< user's dotted name, empty when not about a unit
+  std::string unit = {};   ///< user's dotted name, empty when not about a unit
   std::int64_t step = -1;  ///< -1 when not inside a step
 };
 
@@ -66,11 +72,16 @@ struct CommOptions {
   /// Network interface for ranks on other hosts, for instance "eth0"; also a list separated by
   /// commas, of which the first that this host has is taken. Empty: GLOO_SOCKET_IFNAME, else the
   /// interface that leads to the job's store. Each rank uses its own value.
-  std::string interface;
+  std::string interface = {};
   /// Ranks share memory only with ranks of the same value, even on one host: for trying out a job
   /// of several hosts on one, and for containers that are to be kept apart. Empty: FULLSHARD_HOST.
   /// Each rank uses its own value.
-  std::string host;
+  std::string host = {};
+  /// Folder for flight records: when a group of several ranks fails, each rank writes what it did
+  /// last to flight_rank<rank>.json there, and its error names the file. Empty: they are not
+  /// written, but can be by World::write_flight_record and FlightSignal. Each rank uses its own
+  /// value.
+  std::string trace_folder = {};
 };
 
 }  // namespace fullshard::comm

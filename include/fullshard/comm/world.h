@@ -2,10 +2,17 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 
+#include "fullshard/comm/flight_record.h"
 #include "fullshard/comm/mesh.h"
 
 namespace fullshard::comm {
+
+namespace trace {
+class Recorder;
+}
 
 /// All ranks of a job, as one of them sees it. Value type; copies refer to the same job.
 /// With one rank every collective is an identity, so user code never asks whether it is
@@ -18,8 +25,9 @@ class World {
   static World init(const CommOptions& options = {});
 
   /// A world whose ranks are those of `group`, which a backend made; `self` is a group of this rank
-  /// alone.
-  World(std::shared_ptr<Group> group, std::shared_ptr<Group> self, int local_rank, int local_size);
+  /// alone. Both record what they do in `recorder`.
+  World(std::shared_ptr<Group> group, std::shared_ptr<Group> self,
+        std::shared_ptr<trace::Recorder> recorder, int local_rank, int local_size);
 
   int rank() const { return mesh_.all->rank(); }
   int size() const { return mesh_.all->size(); }
@@ -35,8 +43,20 @@ class World {
   /// base::Error(kInvalidArgument) when replicate times shard is not the number of ranks.
   Mesh mesh(const MeshOptions& options) const;
 
+  /// The last operations of this rank in all groups, about 1,000 of them. Any thread, also while
+  /// another one is inside an operation.
+  FlightRecord flight_record() const;
+
+  /// Writes the flight record to flight_rank<rank>.json in `folder`, which is made if need be, and
+  /// returns the file's name; replaces an earlier file of that name. `reason` is kept in it. Any
+  /// thread. Throws base::Error kFile.
+  std::string write_flight_record(const std::string& folder, std::string_view reason) const;
+
  private:
+  friend class FlightSignal;
+
   Mesh mesh_;
+  std::shared_ptr<trace::Recorder> recorder_;
   int local_rank_;
   int local_size_;
 };

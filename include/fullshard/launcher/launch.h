@@ -40,11 +40,11 @@ struct LaunchOptions {
 /// input is empty. A rank that fails ends all: they get SIGTERM, after `grace` SIGKILL;
 /// then stderr gets the first cause, before what followed from it. SIGINT, SIGTERM and SIGHUP are
 /// passed on once, in place of the terminal, since every rank leads its own process group; a second
-/// one kills. No process of a rank's group outlives the call, nor this process when that is killed.
+/// one kills. SIGUSR2 is passed on, each time; ranks start with it ignored. No process of a rank's group outlives the call, nor this process when that is killed.
 ///
 /// Throws base::Error when the job cannot be started: kInvalidArgument, or kSystem naming the port
 /// or the program. Call from the main thread of a process without other threads: SIGINT, SIGTERM,
-/// SIGHUP and SIGTSTP are blocked during the call, and ranks die with the calling thread.
+/// SIGHUP, SIGTSTP and SIGUSR2 are blocked during the call, and ranks die with the calling thread.
 int launch(const LaunchOptions& options);
 
 }  // namespace fullshard::launcher

@@ -14,6 +14,7 @@ enum class Atom {
   kRow,        ///< whole rows of the first dimension, `group` of them together
   kColumn,     ///< whole columns of the second dimension, `group` of them together
   kParameter,  ///< the whole parameter stays on one rank
+  kUnit,       ///< the whole unit does; then all parameters of the unit have this atom
 };
 
 /// What a layout has to know of one parameter.

@@ -54,13 +54,15 @@ struct PlacedParameter {
 /// so that "slices start at aligned offsets" and "no atom is divided" hold together for every
 /// shape: rows of 16 floats may be cut anywhere, rows of 5 floats at every 16th row. Of the allowed
 /// cuts, each rank takes the one nearest to its fair share. Where there are fewer allowed cuts than
-/// ranks, some slices are empty.
+/// ranks, some slices are empty. In a unit of Atom::kUnit only the two ends of the buffer are
+/// allowed.
 ///
 /// A value type: immutable, no torch, the same on every rank that passes the same input.
 class UnitLayout {
  public:
   /// Throws base::Error(kInvalidArgument) that names the unit and the parameter for: two dtypes in
-  /// one unit (both parameters named), a name used twice, a bad shape, world, weight or alignment.
+  /// one unit (both parameters named), Atom::kUnit for some parameters only, a name used twice, a
+  /// bad shape, world, weight or alignment.
   static UnitLayout make(std::string unit, std::vector<ParameterSpec> parameters,
                          const LayoutOptions& options);
 
@@ -70,6 +72,10 @@ class UnitLayout {
   base::DType dtype() const { return dtype_; }  ///< float32 for a unit without parameters
 
   const std::vector<PlacedParameter>& parameters() const { return parameters_; }
+
+  /// Whether one rank owns everything because the parameters have Atom::kUnit. Which one follows
+  /// from the weights: all on one rank name it.
+  bool is_whole() const;
 
   /// Index of a parameter by its name. Throws base::Error(kInvalidArgument) when there is none.
   std::size_t index_of(std::string_view name) const;

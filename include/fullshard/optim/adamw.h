@@ -71,14 +71,15 @@ class AdamW {
   };
 
   void collect_gradients(Group& group);
-  void rebuild(Group& group, std::vector<std::size_t> active);
+  void rebuild(Group& group, const std::vector<std::size_t>& active);
   void create_moments(std::size_t parameter);
   void update(Group& group, double lr, std::optional<double> clip_coefficient);
 
   std::vector<state::ShardedTensor> parameters_;
   AdamWOptions options_;
-  std::vector<Moments> moments_;  ///< by parameter; undefined before its first step
-  std::vector<Group> groups_;     ///< only groups that have members
+  std::vector<Moments> moments_;         ///< by parameter; undefined before its first step
+  std::vector<Group> groups_;            ///< only groups that have members
+  std::vector<std::size_t> active_now_;  ///< scratch of step(), for its capacity
 };
 
 }  // namespace fullshard::optim

@@ -15,9 +15,9 @@ namespace fullshard::optim {
 /// shape has at most max_dimensions. Of several rules the first that takes a parameter decides
 /// alone.
 struct GroupRule {
-  std::string pattern;                 ///< `*` any run of characters, `?` any one
-  std::optional<double> weight_decay;  ///< absent: the optimizer's own
-  std::optional<double> lr_scale;      ///< factor on the learning rate; absent: 1
+  std::string pattern;                      ///< `*` any run of characters, `?` any one
+  std::optional<double> weight_decay = {};  ///< absent: the optimizer's own
+  std::optional<double> lr_scale = {};      ///< factor on the learning rate; absent: 1
   std::int64_t max_dimensions = std::numeric_limits<std::int64_t>::max();
   bool must_match = true;  ///< whether a pattern that matches no name is an error
 };

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace torch::jit {
@@ -33,6 +34,10 @@ struct ModelNode {
   /// Elements of all parameters in the subtree, a tied one as often as it occurs.
   std::int64_t elements() const;
 };
+
+/// Whether `name` is the node's class, as class_name has it or as the compiler does, with or
+/// without leading namespaces or packages: "LinearImpl" and "torch::nn::LinearImpl" are the same.
+bool is_of_class(const ModelNode& node, std::string_view name);
 
 /// A whole model.
 struct ModelTree {

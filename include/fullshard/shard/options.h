@@ -1,10 +1,12 @@
 #pragma once
 
 #include <c10/core/ScalarType.h>
+#include <c10/util/Type.h>
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "fullshard/layout/parameter.h"
@@ -23,10 +25,13 @@ enum class ShardingStrategy {
   SHARD_OPTIMIZER_ONLY,  ///< parameters stay gathered for good; one gather after each update
 };
 
-/// What holds for the parameters whose dotted names match a pattern; a tied parameter has several
-/// names and matches by any of them.
+/// What holds for the parameters whose dotted names match a pattern, or whose module is of a class;
+/// given both, for those with both. A tied parameter has several names, in modules of their own,
+/// and matches by any of them.
 struct ParameterRule {
-  std::string pattern;                       ///< `*` any run of characters, `?` any one
+  std::string pattern;  ///< `*` any run of characters, `?` any one; empty: any name
+  /// Of the module that holds the parameter directly, as is_of_class() compares names; empty: any.
+  std::string module_class = {};
   std::optional<ShardingStrategy> strategy;  ///< absent: the model's
   std::optional<layout::Atom> atom;          ///< where it may be cut; absent: at any element
   std::int64_t group = 1;  ///< with kRow and kColumn: rows or columns of one head, one expert
@@ -37,6 +42,14 @@ struct ParameterRule {
   bool ignore = false;  ///< left alone: not sharded, not paged, its gradient not averaged
 };
 
+/// `rule` for parameters that modules of class `Module` hold directly, for instance
+/// rule_for<torch::nn::LayerNormImpl>({.dtype = at::kFloat}). Derived classes are others.
+template <typename Module>
+ParameterRule rule_for(ParameterRule rule = {}) {
+  rule.module_class = c10::demangle(typeid(Module).name());
+  return rule;
+}
+
 /// How a model is sharded. The defaults suit a model that nobody has tuned.
 struct FullyShardOptions {
   /// Which modules become units, that is, are gathered and freed together. Smaller units need less
@@ -46,8 +59,8 @@ struct FullyShardOptions {
   /// Less sharding means more memory and fewer gathers. Default: everything sharded.
   ShardingStrategy sharding_strategy = ShardingStrategy::FULL_SHARD;
 
-  /// Exceptions by parameter; the first rule that matches one of its names counts. A pattern that
-  /// matches no parameter is an error. Parameters of one unit with different strategies are
+  /// Exceptions by parameter; the first rule that matches it counts. A rule that matches no
+  /// parameter is an error. Parameters of one unit with different strategies are
   /// gathered apart.
   std::vector<ParameterRule> rules = {};
 

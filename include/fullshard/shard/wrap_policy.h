@@ -28,19 +28,26 @@ WrapPolicy wrap_modules() {
 }
 
 /// Every module whose dotted name matches one of the patterns (`*` any run of characters, `?` any
-/// one).
+/// one). A pattern that matches no module is an error.
 WrapPolicy wrap_named(std::vector<std::string> patterns);
 
-/// Every module whose class name ends in one of the given: for models exported from Python, whose
-/// classes have names such as "__torch__.model.Block".
+/// Every module of one of the given classes, by name as is_of_class() has it: for models exported
+/// from Python, whose classes have names such as "__torch__.model.Block", `Block` is enough. A
+/// class of which there is no module is an error.
 WrapPolicy wrap_classes(std::vector<std::string> class_names);
 
 /// Bottom up, every module whose parameters outside already picked modules number at least
 /// `min_params` elements.
 WrapPolicy size_based(std::int64_t min_params);
 
-/// The members of every list of layers (ModuleList or Sequential with at least two members that
-/// hold parameters); for a model without such a list, size_based with an eighth of the model.
+/// The members of every outermost stack of layers: a ModuleList or Sequential most of which is
+/// members of the same class and parameter shapes, such as the encoder and the decoder of T5. An
+/// error for a model that has none.
+WrapPolicy transformer_blocks();
+
+/// Chosen from structure and sizes (docs/design/units.md): the blocks of stacks of equal layers,
+/// what is large beside them, and elsewhere modules of at most a quarter of the model, with small
+/// neighbours together.
 WrapPolicy automatic();
 
 /// No unit but the root: everything is gathered at once. For tests and very small models.

@@ -87,7 +87,7 @@ class Operation {
   float* row(int rank) const { return reinterpret_cast<float*>(segment_->data()) + rank * count_; }
 
   void meet() {
-    board_->post(0, ++round_);
+    board_->post(0, ++round_, "barrier", {});
     board_->wait(0, round_, "meeting", {});
   }
 

@@ -87,14 +87,16 @@ OperationRecord record_of(OperationKind kind, ConstBuffer whole, const OpTag& ta
 }  // namespace
 
 C10dGroup::C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
-                     std::vector<int> members, Placement placement, CommOptions options)
+                     std::shared_ptr<trace::GroupTrace> trace, Placement placement,
+                     CommOptions options)
     : store_(std::move(store)),
       connect_(std::move(connect)),
+      trace_(std::move(trace)),
       options_(std::move(options)),
       placement_(std::move(placement)),
       exceptions_at_start_(std::uncaught_exceptions()) {
-  const int size = static_cast<int>(members.size());
-  FULLSHARD_CHECK_EQ(placement_.host_of.size(), members.size());
+  const int size = static_cast<int>(trace_->ranks().size());
+  FULLSHARD_CHECK_EQ(placement_.host_of.size(), trace_->ranks().size());
   for (const int host : placement_.host_of) {
     elsewhere_.push_back(host != placement_.host_of[static_cast<std::size_t>(rank)]);
   }
@@ -107,7 +109,7 @@ C10dGroup::C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
   data_ = connect_(store_.with_prefix("data"), rank, size, deadline.remaining());
   auto control = connect_(store_.with_prefix("control"), rank, size, deadline.remaining());
   membership_ = std::make_shared<Membership>(
-      std::move(control), rank, std::move(members), [this] { interrupt(); },
+      std::move(control), rank, trace_->ranks(), [this] { interrupt(); },
       [this] { return waited_for(); });
   alarm_ = std::make_unique<Alarm>([this] { ring(); });
   lane_ = std::make_unique<Lane>();
@@ -116,7 +118,7 @@ C10dGroup::C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
 
 C10dGroup::~C10dGroup() {
   if (std::uncaught_exceptions() > exceptions_at_start_) {
-    membership_->abort("it left because of an exception");
+    abort("it left because of an exception");
   }
   lane_.reset();
   alarm_.reset();
@@ -154,7 +156,11 @@ int C10dGroup::member(int world_rank) const {
 }
 
 std::shared_ptr<Job> C10dGroup::start(const OperationRecord& record, Algorithm algorithm) {
-  membership_->throw_if_failed(describe(record));
+  try {
+    membership_->throw_if_failed(describe(record));
+  } catch (const Error& error) {
+    rethrow(error);
+  }
   const std::uint64_t number = ++started_;
   return lane_->submit(
       [this, number, record, algorithm = std::move(algorithm)] { run(number, record, algorithm); });
@@ -166,9 +172,31 @@ Work C10dGroup::begin(const OperationRecord& record, Algorithm algorithm) {
   return Work([ticket] { ticket->job().wait(); }, [ticket] { return ticket->job().ended_well(); });
 }
 
+void C10dGroup::abort(std::string_view reason) noexcept {
+  membership_->abort(reason);
+  trace_->write_failure(reason);
+}
+
+// After writing the flight record, if that is wanted.
+void C10dGroup::rethrow(const Error& error) const {
+  throw Error(error.code(), error.what() + trace_->write_failure(error.what()), error.rank());
+}
+
 // Runs on the lane.
 void C10dGroup::run(std::uint64_t number, const OperationRecord& record,
                     const Algorithm& algorithm) {
+  trace::Flight flight = trace_->begin(number, record);
+  try {
+    carry_out(number, record, algorithm);
+  } catch (const Error& error) {
+    flight.fail();
+    rethrow(error);
+  }
+  flight.finish();
+}
+
+void C10dGroup::carry_out(std::uint64_t number, const OperationRecord& record,
+                          const Algorithm& algorithm) {
   membership_->enter(number, record);
   const OpTag tag{std::string(record.unit.view()), record.step};
   Greeting greeting(*membership_, number, record);
@@ -311,10 +339,15 @@ void C10dGroup::exchange_counts(Transfer& transfer, const std::vector<std::int64
   }
 }
 
-void C10dGroup::barrier(const OpTag& tag) {
-  const OperationRecord record(OperationKind::kBarrier, tag);
+void C10dGroup::barrier(const OpTag& tag) { greet(OperationRecord(OperationKind::kBarrier, tag)); }
+
+void C10dGroup::greet(const OperationRecord& record) {
   const BusyScope busy(busy_, membership_->world_rank(rank()), record);
   start(record, [](Call) {})->wait();
+}
+
+void C10dGroup::look(const OperationRecord& record) {
+  membership_->throw_if_failed(describe(record));
 }
 
 std::unique_ptr<SharedSegment> C10dGroup::allocate_shared(std::size_t, std::string_view purpose) {
@@ -341,12 +374,13 @@ std::shared_ptr<Group> C10dGroup::subgroup(std::span<const int> ranks) {
     members.push_back(membership_->world_rank(member));
     host_of.push_back(placement_.host_of[static_cast<std::size_t>(member)]);
   }
-  if (members.size() == 1) return local::make_single_group(members.front(), options_);
+  auto trace = trace_->subgroup(started_, std::move(members));
+  if (ranks.size() == 1) return local::make_single_group(std::move(trace), options_);
   const HostMap hosts(host_of);
   if (inside != nullptr && hosts.hosts() == 1) return inside;
   if (!hosts.any_together()) inside = nullptr;
   return std::make_shared<C10dGroup>(store_.with_prefix(fmt::format("group{}", started_)), connect_,
-                                     static_cast<int>(own - ranks.begin()), std::move(members),
+                                     static_cast<int>(own - ranks.begin()), std::move(trace),
                                      Placement{std::move(host_of), std::move(inside)}, options_);
 }
 

@@ -11,6 +11,8 @@
 #include "comm/c10d/lane.h"
 #include "comm/c10d/membership.h"
 #include "comm/c10d/transfer.h"
+#include "comm/shared/greeter.h"
+#include "comm/trace/group_trace.h"
 #include "fullshard/comm/group.h"
 #include "fullshard/rendezvous/store.h"
 
@@ -38,12 +40,12 @@ struct Placement {
 /// begins with a greeting, in which every rank tells every other what it is calling; so differences
 /// are found, and absentees known, before data moves. A Work that is dropped without a wait waits
 /// by itself; during the unwinding of an exception it makes this rank give up first.
-class C10dGroup final : public Group {
+class C10dGroup final : public Group, public shared::Greeter {
  public:
-  /// Collective: connects the ranks and meets them once. `members[r]` is the world's number of
-  /// rank r. All ranks pass the same options.staging.
-  C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank, std::vector<int> members,
-            Placement placement, CommOptions options);
+  /// Collective: connects the ranks that `trace` lists and meets them once. All ranks pass the same
+  /// options.staging.
+  C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
+            std::shared_ptr<trace::GroupTrace> trace, Placement placement, CommOptions options);
 
   /// Waits for the operations that were started, then leaves. During the unwinding of an exception
   /// the others are told of an error first.
@@ -63,6 +65,8 @@ class C10dGroup final : public Group {
   Work all_to_all(ConstBuffer send, std::span<const std::int64_t> send_counts, Buffer recv,
                   std::span<const std::int64_t> recv_counts, const OpTag& tag) override;
   void barrier(const OpTag& tag) override;
+  void greet(const shared::OperationRecord& record) override;
+  void look(const shared::OperationRecord& record) override;
 
   /// Throw kMisuse: there is no memory that ranks on several hosts all see.
   std::unique_ptr<SharedSegment> allocate_shared(std::size_t bytes,
@@ -71,7 +75,7 @@ class C10dGroup final : public Group {
                                                 std::string_view purpose) override;
 
   std::shared_ptr<Group> subgroup(std::span<const int> ranks) override;
-  void abort(std::string_view reason) noexcept override { membership_->abort(reason); }
+  void abort(std::string_view reason) noexcept override;
   void fail(const base::Error& failure) noexcept override {
     membership_->fail(failure.code(), failure.rank(), failure.what());
   }
@@ -83,6 +87,9 @@ class C10dGroup final : public Group {
   std::shared_ptr<Job> start(const shared::OperationRecord& record, Algorithm algorithm);
   Work begin(const shared::OperationRecord& record, Algorithm algorithm);
   void run(std::uint64_t number, const shared::OperationRecord& record, const Algorithm& algorithm);
+  void carry_out(std::uint64_t number, const shared::OperationRecord& record,
+                 const Algorithm& algorithm);
+  [[noreturn]] void rethrow(const base::Error& error) const;
   void interrupt() noexcept;
   int member(int world_rank) const;  // its number in the group, -1 when it is none
   int waited_for() noexcept;
@@ -93,6 +100,7 @@ class C10dGroup final : public Group {
 
   rendezvous::Store store_;
   ConnectRanks connect_;
+  std::shared_ptr<trace::GroupTrace> trace_;
   CommOptions options_;
   Placement placement_;
   std::vector<bool> elsewhere_;  // by rank, whether it is on another host

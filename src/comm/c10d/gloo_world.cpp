@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -104,15 +103,19 @@ std::string own_address(const std::vector<Present>& all, const Store& store,
 }
 
 // The ranks of this host share memory.
-std::shared_ptr<Group> join_host(int rank, const std::vector<int>& host_of, const Store& keys,
+std::shared_ptr<Group> join_host(int rank, const trace::GroupTrace& world,
+                                 const std::vector<int>& host_of, const Store& keys,
                                  const CommOptions& options) {
   const c10d::HostMap hosts(host_of);
   if (!hosts.any_together()) return nullptr;
   const int here = hosts.host_of(rank);
   const std::vector<int>& members = hosts.ranks(here);
-  if (members.size() == 1) return local::make_single_group(rank, options);
+  if (members.size() == 1) return local::make_single_group(world.self(), options);
   c10d::StoreExchange exchange(keys.with_prefix(fmt::format("host{}", here)));
-  return shm::make_shm_group(hosts.local(rank), members, exchange, options);
+  return shm::make_shm_group(
+      hosts.local(rank),
+      std::make_shared<trace::GroupTrace>(world.recorder(), fmt::format("host{}", here), members),
+      exchange, options);
 }
 
 World join(int rank, int size, const Store& store, const CommOptions& options, bool shares_hosts) {
@@ -126,15 +129,15 @@ World join(int rank, int size, const Store& store, const CommOptions& options, b
   const std::vector<Present> all = call_the_roll(rank, size, own_keys, options);
   CommOptions agreed = options;
   agreed.staging = all.front().staging;
-  std::vector<int> members(static_cast<std::size_t>(size));
-  std::iota(members.begin(), members.end(), 0);
+  const auto trace = trace::GroupTrace::of_world(rank, size, options);
   c10d::Placement placement{hosts_of(all), nullptr};
-  if (shares_hosts) placement.inside = join_host(rank, placement.host_of, own_keys, agreed);
+  if (shares_hosts) placement.inside = join_host(rank, *trace, placement.host_of, own_keys, agreed);
   const c10d::HostMap hosts(placement.host_of);
   auto group = std::make_shared<c10d::C10dGroup>(
       own_keys.with_prefix("world"), c10d::gloo_over_tcp(own_address(all, store, options)), rank,
-      std::move(members), std::move(placement), agreed);
-  return World(std::move(group), local::make_single_group(rank, options), hosts.local(rank),
+      trace, std::move(placement), agreed);
+  return World(std::move(group), local::make_single_group(trace->self(), options),
+               trace->recorder(), hosts.local(rank),
                static_cast<int>(hosts.ranks(hosts.host_of(rank)).size()));
 }
 

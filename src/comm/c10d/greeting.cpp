@@ -127,8 +127,8 @@ void Greeting::time_out(base::Duration timeout, int waited_for) {
       letters_[static_cast<std::size_t>(membership_.rank())].record;
   membership_.fail(ErrorCode::kTimeout, named,
                    fmt::format("rank {}: {} timed out after {:.3g} s: {}",
-                               membership_.world_rank(membership_.rank()), describe(own),
-                               base::seconds(timeout), who));
+                               membership_.world_rank(membership_.rank()),
+                               describe_call(own, number_), base::seconds(timeout), who));
 }
 
 }  // namespace fullshard::comm::c10d

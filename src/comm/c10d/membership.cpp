@@ -189,7 +189,7 @@ std::optional<Failure> Membership::absence_locked(int peer) const {
 }
 
 void Membership::enter(std::uint64_t number, const shared::OperationRecord& record) {
-  const std::string what = describe(record);
+  const std::string what = describe_call(record, number);
   throw_if_failed(what);
   {
     const std::lock_guard lock(mutex_);

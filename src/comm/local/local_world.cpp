@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
-#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -67,10 +66,11 @@ void run_rank(World world, const std::function<void(World&)>& body, Exceptions& 
 
 }  // namespace
 
-std::shared_ptr<Group> local::make_single_group(int rank, const CommOptions& options) {
+std::shared_ptr<Group> local::make_single_group(std::shared_ptr<trace::GroupTrace> trace,
+                                                const CommOptions& options) {
   const auto fabric = std::make_shared<LocalFabric>();
   auto session = std::make_shared<shared::Session>(shared::make_control_block(*fabric, 1, options),
-                                                   0, std::vector<int>{rank}, fabric, options);
+                                                   0, std::move(trace), fabric, options);
   return std::make_shared<shared::SharedGroup>(std::move(session));
 }
 
@@ -79,15 +79,14 @@ std::vector<World> local::make_local_worlds(int size, const CommOptions& options
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("a world of {} ranks was asked for", size));
   }
-  std::vector<int> members(static_cast<std::size_t>(size));
-  std::iota(members.begin(), members.end(), 0);
   const auto fabric = std::make_shared<LocalFabric>();
   const auto memory = shared::make_control_block(*fabric, size, options);
   std::vector<World> worlds;
   for (int rank = 0; rank < size; ++rank) {
-    auto session = std::make_shared<shared::Session>(memory, rank, members, fabric, options);
+    const auto trace = trace::GroupTrace::of_world(rank, size, options);
+    auto session = std::make_shared<shared::Session>(memory, rank, trace, fabric, options);
     worlds.emplace_back(std::make_shared<shared::SharedGroup>(std::move(session)),
-                        make_single_group(rank, options), rank, size);
+                        make_single_group(trace->self(), options), trace->recorder(), rank, size);
   }
   return worlds;
 }

@@ -19,6 +19,10 @@ template <typename... Args>
       fmt::format("{}: {}", operation, fmt::format(text, std::forward<Args>(args)...)));
 }
 
+std::string name_of_place(int device) {
+  return device == kHostMemory ? "the host" : fmt::format("device {}", device);
+}
+
 }  // namespace
 
 Parts cut(std::span<const std::int64_t> counts, int ranks, std::string_view operation) {
@@ -37,9 +41,9 @@ Parts cut(std::span<const std::int64_t> counts, int ranks, std::string_view oper
 }
 
 Parts cut_whole(ConstBuffer whole, ConstBuffer part, std::span<const std::int64_t> counts, int rank,
-                int ranks, std::string_view operation) {
-  check_buffer(whole, operation);
-  check_buffer(part, operation);
+                int ranks, std::string_view operation, int device) {
+  check_buffer(whole, operation, device);
+  check_buffer(part, operation, device);
   check_same_type(whole, part, operation);
   const std::vector<std::int64_t> equal(static_cast<std::size_t>(ranks), part.count);
   Parts parts =
@@ -59,7 +63,11 @@ void check_total(ConstBuffer whole, const Parts& parts, std::string_view operati
          whole.count, parts.total);
 }
 
-void check_buffer(ConstBuffer buffer, std::string_view operation) {
+void check_buffer(ConstBuffer buffer, std::string_view operation, int device) {
+  if (buffer.device != device) {
+    reject(operation, "a buffer on {} was passed, and this group moves memory of {}",
+           name_of_place(buffer.device), name_of_place(device));
+  }
   if (buffer.count < 0) reject(operation, "a buffer of {} elements was passed", buffer.count);
   if (buffer.count > 0 && buffer.data == nullptr) {
     reject(operation, "a null pointer was passed for {} elements", buffer.count);

@@ -23,15 +23,17 @@ struct Parts {
 Parts cut(std::span<const std::int64_t> counts, int ranks, std::string_view operation);
 
 /// The parts of a collective with one whole and one part buffer: `counts`, or equal parts of
-/// `part_count` when empty. Throws kInvalidArgument unless the buffers fit them.
+/// `part_count` when empty. Throws kInvalidArgument unless the buffers fit them and lie on
+/// `device`.
 Parts cut_whole(ConstBuffer whole, ConstBuffer part, std::span<const std::int64_t> counts, int rank,
-                int ranks, std::string_view operation);
+                int ranks, std::string_view operation, int device = kHostMemory);
 
 /// Throws kInvalidArgument unless the parts fill the buffer.
 void check_total(ConstBuffer whole, const Parts& parts, std::string_view operation);
 
-/// Throws kInvalidArgument for a negative count, or elements without memory.
-void check_buffer(ConstBuffer buffer, std::string_view operation);
+/// Throws kInvalidArgument for a negative count, elements without memory, or memory that is not on
+/// the device that the group serves.
+void check_buffer(ConstBuffer buffer, std::string_view operation, int device = kHostMemory);
 
 /// Throws kInvalidArgument when `root` is no rank.
 void check_root(int root, int ranks, std::string_view operation);

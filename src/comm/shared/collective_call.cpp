@@ -19,8 +19,8 @@ CollectiveCall::CollectiveCall(Session& session, std::atomic<bool>& busy,
       busy_(busy),
       record_(record),
       waiting_{base::Deadline::after(session.options().timeout),
-               [&record] { return describe(record); }} {
-  session_.throw_if_failed(waiting_.describe);
+               [this] { return describe_call(record_, number_); }} {
+  session_.throw_if_failed(waiting_);
   if (busy_.exchange(true, std::memory_order_acquire)) {
     throw Error(ErrorCode::kMisuse,
                 fmt::format("rank {}: {} was called while another thread is in a call on the same "
@@ -34,6 +34,8 @@ CollectiveCall::CollectiveCall(Session& session, std::atomic<bool>& busy,
   slot.operations[number_ % 2].store(record_);
   slot.changed_at.store(now_ns(), std::memory_order_relaxed);
   slot.entered.store(number_, std::memory_order_release);
+  flight_.emplace(session_.trace().begin(number_, record_));
+  waiting_.flight = &*flight_;
 }
 
 CollectiveCall::~CollectiveCall() { busy_.store(false, std::memory_order_release); }
@@ -42,6 +44,7 @@ void CollectiveCall::finish() {
   Slot& slot = session_.block().slot(session_.rank());
   slot.changed_at.store(now_ns(), std::memory_order_relaxed);
   slot.finished.store(number_, std::memory_order_release);
+  flight_->finish();
 }
 
 void CollectiveCall::meet() {
@@ -56,7 +59,7 @@ void CollectiveCall::meet() {
 void CollectiveCall::mismatch(const std::string& message) {
   const std::string text = "ranks made different calls: " + message;
   session_.record_failure(ErrorCode::kMismatch, -1, text);
-  throw Error(ErrorCode::kMismatch, text);
+  session_.raise(ErrorCode::kMismatch, text, -1, &*flight_);
 }
 
 void CollectiveCall::check_records() {

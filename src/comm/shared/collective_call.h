@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "comm/shared/operation.h"
@@ -24,6 +25,9 @@ class CollectiveCall {
   /// Marks the operation as ended well. Without it, reports say that this rank is still inside.
   void finish();
 
+  /// The operation's number in the group.
+  std::uint64_t number() const { return number_; }
+
   /// Fails the operation on all ranks, from data that all ranks see alike.
   [[noreturn]] void mismatch(const std::string& message);
 
@@ -35,7 +39,8 @@ class CollectiveCall {
   std::atomic<bool>& busy_;
   const OperationRecord& record_;
   Waiting waiting_;
-  std::uint64_t number_;
+  std::uint64_t number_ = 0;
+  std::optional<trace::Flight> flight_;
   bool checked_ = false;
 };
 

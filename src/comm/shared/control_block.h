@@ -39,7 +39,9 @@ enum class Presence : std::uint32_t { kNotYet = 0, kPresent = 1, kLeft = 2 };
 
 /// What a rank last did on a signal board.
 struct SignalNote {
-  FixedText<48> action;
+  enum class Act : std::uint8_t { kPosted, kWaits };
+  Act act = Act::kPosted;
+  FixedText<32> operation;
   FixedText<96> unit;
   std::int64_t step = -1;
 };

@@ -16,16 +16,6 @@ std::uint64_t hash_bytes(const void* data, std::size_t bytes) {
   return hash;
 }
 
-std::string_view name_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum: return "sum";
-    case ReduceOp::kMean: return "mean";
-    case ReduceOp::kMin: return "min";
-    case ReduceOp::kMax: return "max";
-  }
-  return "unknown";
-}
-
 std::string counts_text(const OperationRecord& record) {
   const std::size_t shown = std::min<std::size_t>(record.counts_size, record.counts.size());
   const std::span<const std::int64_t> counts(record.counts.data(), shown);
@@ -55,6 +45,30 @@ std::string call_text(const OperationRecord& record) {
 
 }  // namespace
 
+std::string_view name_of(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kAllGather: return "all_gather";
+    case OperationKind::kReduceScatter: return "reduce_scatter";
+    case OperationKind::kAllReduce: return "all_reduce";
+    case OperationKind::kBroadcast: return "broadcast";
+    case OperationKind::kAllToAll: return "all_to_all";
+    case OperationKind::kBarrier: return "barrier";
+    case OperationKind::kAllocate: return "allocate_shared";
+    case OperationKind::kSubgroup: return "subgroup";
+  }
+  return "unknown";
+}
+
+std::string_view name_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum: return "sum";
+    case ReduceOp::kMean: return "mean";
+    case ReduceOp::kMin: return "min";
+    case ReduceOp::kMax: return "max";
+  }
+  return "unknown";
+}
+
 OperationRecord::OperationRecord(OperationKind what, const OpTag& tag)
     : kind(what),
       step(tag.step),
@@ -79,7 +93,15 @@ std::string describe(const OperationRecord& record) {
     const auto purpose = record.unit.view();
     return call_text(record) + (purpose.empty() ? "" : fmt::format(" for '{}'", purpose));
   }
-  return call_text(record) + describe_tag(record.unit.view(), record.step);
+  return call_text(record) + (record.on_devices ? " on devices" : "") +
+         describe_tag(record.unit.view(), record.step);
+}
+
+std::string describe_call(const OperationRecord& record, std::uint64_t number) {
+  if (number == 0) return describe(record);
+  const std::int64_t bytes = record.count * static_cast<std::int64_t>(base::size_of(record.dtype));
+  return fmt::format("{} (#{}{})", describe(record), number,
+                     bytes == 0 ? "" : fmt::format(", {} bytes", bytes));
 }
 
 }  // namespace fullshard::comm::shared

@@ -44,12 +44,18 @@ enum class OperationKind : std::uint8_t {
   kSubgroup,
 };
 
+/// As in Group: "all_gather".
+std::string_view name_of(OperationKind kind);
+/// "sum".
+std::string_view name_of(ReduceOp op);
+
 /// What one rank believes it is doing; equal on all ranks of a collective or the call is a
 /// mismatch.
 struct OperationRecord {
   OperationKind kind = OperationKind::kBarrier;
   base::DType dtype = base::DType::kUInt8;
   ReduceOp op = ReduceOp::kSum;
+  bool on_devices = false;  ///< where the elements lie
   std::int32_t root = -1;
   std::int64_t count = 0;  ///< elements of the whole; bytes for kAllocate
   std::int64_t step = -1;
@@ -68,6 +74,10 @@ struct OperationRecord {
 
 /// In words: "all_reduce (sum of 1024 float32) of unit 'blocks.3' in step 7".
 std::string describe(const OperationRecord& record);
+
+/// The same with the operation's number in its group, by which flight records are lined up, and
+/// its size: "... in step 7 (#42, 4096 bytes)". Without a number yet, as describe().
+std::string describe_call(const OperationRecord& record, std::uint64_t number);
 
 /// The tail of a description: " of unit 'blocks.3' in step 7", empty when the tag says nothing.
 std::string describe_tag(std::string_view unit, std::int64_t step);

@@ -19,7 +19,7 @@ std::string last_operation(const Slot& slot) {
   const bool inside = slot.finished.load(std::memory_order_acquire) < entered;
   const std::string when = ago(slot.changed_at.load(std::memory_order_relaxed));
   const auto record = slot.operations[entered % 2].load();
-  const std::string what = record ? describe(*record) : "an operation that cannot be read";
+  const std::string what = record ? describe_call(*record, entered) : "an operation that cannot be read";
   return inside ? fmt::format("has been in {} for {}", what, when)
                 : fmt::format("last finished {}, {} ago", what, when);
 }
@@ -27,8 +27,9 @@ std::string last_operation(const Slot& slot) {
 std::string last_note(const Slot& slot) {
   const auto note = slot.note.load();
   if (!note) return "last used a signal board";
-  return fmt::format("last {}{}, {} ago", note->action.view(),
-                     describe_tag(note->unit.view(), note->step),
+  return fmt::format("last {} {}{}, {} ago",
+                     note->act == SignalNote::Act::kPosted ? "signalled" : "began to wait for",
+                     note->operation.view(), describe_tag(note->unit.view(), note->step),
                      ago(slot.noted_at.load(std::memory_order_relaxed)));
 }
 

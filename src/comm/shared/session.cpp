@@ -41,16 +41,17 @@ class SleeperScope {
 
 }  // namespace
 
-Session::Session(std::shared_ptr<SharedSegment> memory, int rank, std::vector<int> members,
-                 std::shared_ptr<Fabric> fabric, CommOptions options)
+Session::Session(std::shared_ptr<SharedSegment> memory, int rank,
+                 std::shared_ptr<trace::GroupTrace> trace, std::shared_ptr<Fabric> fabric,
+                 CommOptions options)
     : memory_(std::move(memory)),
       block_(memory_->data()),
       rank_(rank),
-      members_(std::move(members)),
+      trace_(std::move(trace)),
       fabric_(std::move(fabric)),
       options_(std::move(options)),
       exceptions_at_start_(std::uncaught_exceptions()) {
-  FULLSHARD_CHECK_EQ(static_cast<int>(members_.size()), block_.ranks());
+  FULLSHARD_CHECK_EQ(static_cast<int>(members().size()), block_.ranks());
   options_.staging = block_.staging_bytes();
   block_.slot(rank_).presence.store(static_cast<std::uint32_t>(Presence::kPresent),
                                     std::memory_order_release);
@@ -100,7 +101,7 @@ void Session::wait(const Counters& counters, std::size_t index, std::uint64_t va
   while (true) {
     const std::uint32_t bell = header.doorbell.load(std::memory_order_seq_cst);
     if (counters.reached(index, value)) return;
-    throw_if_failed(waiting.describe);
+    throw_if_failed(waiting);
     if (waiting.deadline.passed()) time_out(counters, index, value, waiting);
     if (next_look.passed()) {
       look_for_trouble(counters, index, value, waiting);
@@ -126,13 +127,29 @@ void Session::look_for_trouble(const Counters& counters, std::size_t index, std:
     if (left && counters.at(other, index).load(std::memory_order_seq_cst) >= value) continue;
     // Everyone may have arrived, and some of them gone, since the last look.
     if (counters.reached(index, value)) return;
-    throw_if_failed(waiting.describe);
+    throw_if_failed(waiting);
     const int lost = world_rank(other);
     fail(ErrorCode::kPeerLost, lost,
          !left ? fmt::format("{}: rank {} is lost: {}; it {}", waiting.describe(), lost, *death,
                              last_act(slot))
                : fmt::format("{}: rank {} will not come: it {}", waiting.describe(), lost,
-                             last_act(slot)));
+                             last_act(slot)),
+         waiting);
+  }
+}
+
+void Session::look(const std::function<std::string()>& what) {
+  throw_if_failed(what);
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank_) continue;
+    const Slot& slot = block_.slot(other);
+    const int lost = world_rank(other);
+    const auto death = fabric_->death_of(lost);
+    const bool left = slot.presence.load(std::memory_order_seq_cst) ==
+                      static_cast<std::uint32_t>(Presence::kLeft);
+    if (left || !death) continue;
+    fail(ErrorCode::kPeerLost, lost,
+         fmt::format("{}: rank {} is lost: {}; it {}", what(), lost, *death, last_act(slot)));
   }
 }
 
@@ -151,22 +168,30 @@ void Session::time_out(const Counters& counters, std::size_t index, std::uint64_
   fail(ErrorCode::kTimeout, missing.front(),
        fmt::format("{} timed out after {:.3g} s: {} arrived, {} missing{}", waiting.describe(),
                    base::seconds(options_.timeout), name_ranks(arrived),
-                   name_ranks(missing) + (missing.size() == 1 ? " is" : " are"), acts));
+                   name_ranks(missing) + (missing.size() == 1 ? " is" : " are"), acts),
+       waiting);
 }
 
-void Session::fail(ErrorCode code, int cause_rank, const std::string& message) {
+void Session::fail(ErrorCode code, int cause_rank, const std::string& message,
+                   const Waiting& waiting) {
   const std::string full = fmt::format("rank {}: {}", world_rank(rank_), message);
   record_failure(code, cause_rank, full);
-  throw Error(code, full, cause_rank);
+  raise(code, full, cause_rank, waiting.flight);
 }
 
-void Session::throw_if_failed(const std::function<std::string()>& what) const {
+void Session::throw_if_failed(const Waiting& waiting) const {
   const Failure& failure = block_.header().failure;
   if (failure.state.load(std::memory_order_acquire) != 2) return;
-  throw Error(failure.code,
-              fmt::format("rank {}: {} cannot go on: {}", world_rank(rank_), what(),
-                          failure.message.data()),
-              failure.cause_rank);
+  raise(failure.code,
+        fmt::format("rank {}: {} cannot go on: {}", world_rank(rank_), waiting.describe(),
+                    failure.message.data()),
+        failure.cause_rank, waiting.flight);
+}
+
+void Session::raise(ErrorCode code, const std::string& message, int cause_rank,
+                    trace::Flight* flight) const {
+  if (flight != nullptr) flight->fail();
+  throw Error(code, message + trace_->write_failure(message), cause_rank);
 }
 
 void Session::record_failure(ErrorCode code, int cause_rank, std::string_view message) noexcept {
@@ -186,13 +211,14 @@ void Session::abort(std::string_view reason) noexcept {
   std::array<char, 1024> text{};
   const auto end = fmt::format_to_n(text.data(), text.size() - 1, "rank {} gave up: {}",
                                     world_rank(rank_), reason);
-  record_failure(ErrorCode::kPeerLost, world_rank(rank_),
-                 {text.data(), std::min(end.size, text.size() - 1)});
+  const std::string_view message(text.data(), std::min(end.size, text.size() - 1));
+  record_failure(ErrorCode::kPeerLost, world_rank(rank_), message);
+  trace_->write_failure(message);
 }
 
-void Session::note(std::string_view action, std::string_view unit, std::int64_t step) {
+void Session::note(SignalNote::Act act, std::string_view operation, const OpTag& tag) {
   Slot& slot = block_.slot(rank_);
-  slot.note.store({FixedText<48>(action), FixedText<96>(unit), step});
+  slot.note.store({act, FixedText<32>(operation), FixedText<96>(tag.unit), tag.step});
   slot.noted_at.store(now_ns(), std::memory_order_relaxed);
 }
 

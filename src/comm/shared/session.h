@@ -11,6 +11,7 @@
 #include "comm/shared/control_block.h"
 #include "comm/shared/counters.h"
 #include "comm/shared/fabric.h"
+#include "comm/trace/group_trace.h"
 #include "fullshard/base/deadline.h"
 #include "fullshard/base/error.h"
 #include "fullshard/comm/group.h"
@@ -21,6 +22,7 @@ namespace fullshard::comm::shared {
 struct Waiting {
   base::Deadline deadline;
   std::function<std::string()> describe;  ///< called only on the way to an error
+  trace::Flight* flight = nullptr;        ///< marked as failed then
 };
 
 /// One rank's seat at a group's control block: posting counters, waiting for those of others,
@@ -33,9 +35,9 @@ struct Waiting {
 /// the last of them in that same order.
 class Session {
  public:
-  /// Takes the seat `rank` of the group. `members[r]` is the world's number of the group's rank r;
-  /// errors and `fabric` speak in the world's numbers. Not collective.
-  Session(std::shared_ptr<SharedSegment> memory, int rank, std::vector<int> members,
+  /// Takes the seat `rank` of the group that `trace` records. Errors and `fabric` speak in the
+  /// world's numbers of ranks. Not collective.
+  Session(std::shared_ptr<SharedSegment> memory, int rank, std::shared_ptr<trace::GroupTrace> trace,
           std::shared_ptr<Fabric> fabric, CommOptions options);
 
   /// Leaves the group. During the unwinding of an exception the other ranks are told of an error.
@@ -47,8 +49,9 @@ class Session {
 
   int rank() const { return rank_; }
   int size() const { return block_.ranks(); }
-  int world_rank(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
-  const std::vector<int>& members() const { return members_; }
+  int world_rank(int rank) const { return members()[static_cast<std::size_t>(rank)]; }
+  const std::vector<int>& members() const { return trace_->ranks(); }
+  trace::GroupTrace& trace() const { return *trace_; }
   const CommOptions& options() const { return options_; }
   const ControlBlock& block() const { return block_; }
   const std::shared_ptr<Fabric>& fabric() const { return fabric_; }
@@ -60,8 +63,15 @@ class Session {
   void wait(const Counters& counters, std::size_t index, std::uint64_t value,
             const Waiting& waiting);
 
-  /// Throws the group's failure if it has one. `what` is the call that cannot be made.
-  void throw_if_failed(const std::function<std::string()>& what) const;
+  /// Throws the group's failure if it has one. `waiting` is the call that cannot be made.
+  void throw_if_failed(const Waiting& waiting) const;
+
+  /// Throws an error of the group, after writing the flight record if that is wanted.
+  [[noreturn]] void raise(base::ErrorCode code, const std::string& message, int cause_rank,
+                          trace::Flight* flight) const;
+
+  /// As throw_if_failed, and fails the group when a rank has died without leaving. Any thread.
+  void look(const std::function<std::string()>& what);
 
   /// Makes `message` the group's failure unless it already has one, and wakes everyone.
   void record_failure(base::ErrorCode code, int cause_rank, std::string_view message) noexcept;
@@ -72,21 +82,22 @@ class Session {
   Counters rounds() const;
 
   /// Notes what this rank does on a signal board, for other ranks' reports.
-  void note(std::string_view action, std::string_view unit, std::int64_t step);
+  void note(SignalNote::Act act, std::string_view operation, const OpTag& tag);
 
  private:
   void ring();
   bool spin(const Counters& counters, std::size_t index, std::uint64_t value) const;
   void look_for_trouble(const Counters& counters, std::size_t index, std::uint64_t value,
                         const Waiting& waiting);
-  [[noreturn]] void fail(base::ErrorCode code, int cause_rank, const std::string& message);
+  [[noreturn]] void fail(base::ErrorCode code, int cause_rank, const std::string& message,
+                         const Waiting& waiting);
   void time_out(const Counters& counters, std::size_t index, std::uint64_t value,
                 const Waiting& waiting);
 
   std::shared_ptr<SharedSegment> memory_;
   ControlBlock block_;
   int rank_;
-  std::vector<int> members_;
+  std::shared_ptr<trace::GroupTrace> trace_;
   std::shared_ptr<Fabric> fabric_;
   CommOptions options_;
   int exceptions_at_start_;

@@ -258,10 +258,17 @@ std::int64_t SharedGroup::exchange_counts(CollectiveCall& call, const Parts& sen
 }
 
 void SharedGroup::barrier(const OpTag& tag) {
-  const OperationRecord record(OperationKind::kBarrier, tag);
+  greet(OperationRecord(OperationKind::kBarrier, tag));
+}
+
+void SharedGroup::greet(const OperationRecord& record) {
   CollectiveCall call(*session_, busy_, record);
   if (size() > 1) call.meet();
   call.finish();
+}
+
+void SharedGroup::look(const OperationRecord& record) {
+  session_->look([&record] { return describe(record); });
 }
 
 }  // namespace fullshard::comm::shared

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/shared/arguments.h"
+#include "comm/shared/greeter.h"
 #include "comm/shared/session.h"
 #include "fullshard/comm/group.h"
 
@@ -19,7 +20,7 @@ class CollectiveCall;
 /// Data moves through the ranks' staging areas. Each area has two halves, used in turn, with at
 /// least one meeting between; so whoever writes a half again knows that everyone has finished
 /// reading it, because everyone has since arrived at a later meeting.
-class SharedGroup final : public Group {
+class SharedGroup final : public Group, public Greeter {
  public:
   explicit SharedGroup(std::shared_ptr<Session> session);
 
@@ -37,6 +38,8 @@ class SharedGroup final : public Group {
   Work all_to_all(ConstBuffer send, std::span<const std::int64_t> send_counts, Buffer recv,
                   std::span<const std::int64_t> recv_counts, const OpTag& tag) override;
   void barrier(const OpTag& tag) override;
+  void greet(const OperationRecord& record) override;
+  void look(const OperationRecord& record) override;
 
   std::unique_ptr<SharedSegment> allocate_shared(std::size_t bytes,
                                                  std::string_view purpose) override;

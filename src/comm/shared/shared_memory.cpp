@@ -83,7 +83,9 @@ std::unique_ptr<SharedSegment> SharedGroup::allocate_shared(std::size_t bytes,
 std::unique_ptr<SignalBoard> SharedGroup::allocate_signals(std::size_t counters,
                                                            std::string_view purpose) {
   auto memory = allocate_shared(SharedSignals::bytes_for(size(), counters), purpose);
-  return std::make_unique<SharedSignals>(session_, std::move(memory), counters, purpose);
+  const std::uint64_t made_by = session_->block().slot(rank()).entered.load();
+  return std::make_unique<SharedSignals>(session_, std::move(memory), counters, purpose,
+                                         session_->trace().board(made_by, purpose, counters));
 }
 
 std::shared_ptr<Group> SharedGroup::subgroup(std::span<const int> ranks) {
@@ -104,7 +106,8 @@ std::shared_ptr<Group> SharedGroup::subgroup(std::span<const int> ranks) {
   for (const int member : ranks) world_ranks.push_back(session_->world_rank(member));
   auto session =
       std::make_shared<Session>(std::move(memory), static_cast<int>(position - ranks.begin()),
-                                std::move(world_ranks), session_->fabric(), session_->options());
+                                session_->trace().subgroup(call.number(), std::move(world_ranks)),
+                                session_->fabric(), session_->options());
   return std::make_shared<SharedGroup>(std::move(session));
 }
 

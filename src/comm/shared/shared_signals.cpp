@@ -22,20 +22,23 @@ std::size_t SharedSignals::bytes_for(int ranks, std::size_t counters) {
 
 SharedSignals::SharedSignals(std::shared_ptr<Session> session,
                              std::unique_ptr<SharedSegment> memory, std::size_t counters,
-                             std::string_view purpose)
+                             std::string_view purpose, std::unique_ptr<trace::BoardTrace> trace)
     : session_(std::move(session)),
       memory_(std::move(memory)),
       counters_(reinterpret_cast<std::atomic<std::uint64_t>*>(memory_->data()),
                 stride_for(counters), session_->size()),
       count_(counters),
-      purpose_(purpose) {}
+      purpose_(purpose),
+      trace_(std::move(trace)) {}
 
 void SharedSignals::check_index(std::size_t index) const { FULLSHARD_CHECK_LT(index, count_); }
 
-void SharedSignals::post(std::size_t index, std::uint64_t value) {
+void SharedSignals::post(std::size_t index, std::uint64_t value, std::string_view operation,
+                         const OpTag& tag) {
   check_index(index);
-  session_->note(fmt::format("posted {} to counter {} of {}", value, index, purpose_), "", -1);
+  session_->note(SignalNote::Act::kPosted, operation, tag);
   session_->post(counters_, index, value);
+  trace_->post(index, value, operation, tag);
 }
 
 std::uint64_t SharedSignals::value(int rank, std::size_t index) const {
@@ -51,12 +54,16 @@ bool SharedSignals::reached(std::size_t index, std::uint64_t value) const {
 void SharedSignals::wait(std::size_t index, std::uint64_t value, std::string_view operation,
                          const OpTag& tag) {
   if (reached(index, value)) return;
-  session_->note(fmt::format("began to wait for {}", operation), tag.unit, tag.step);
+  session_->note(SignalNote::Act::kWaits, operation, tag);
+  trace::Flight flight = trace_->wait(index, value, operation, tag);
   session_->wait(counters_, index, value,
-                 {base::Deadline::after(session_->options().timeout), [&] {
+                 {base::Deadline::after(session_->options().timeout),
+                  [&] {
                     return fmt::format("{}{} ({}: counter {} at {})", operation,
                                        describe_tag(tag.unit, tag.step), purpose_, index, value);
-                  }});
+                  },
+                  &flight});
+  flight.finish();
 }
 
 }  // namespace fullshard::comm::shared

@@ -17,9 +17,11 @@ class SharedSignals final : public SignalBoard {
 
   /// `memory` is zeroed, of bytes_for() bytes, and the same for all ranks of the session.
   SharedSignals(std::shared_ptr<Session> session, std::unique_ptr<SharedSegment> memory,
-                std::size_t counters, std::string_view purpose);
+                std::size_t counters, std::string_view purpose,
+                std::unique_ptr<trace::BoardTrace> trace);
 
-  void post(std::size_t index, std::uint64_t value) override;
+  void post(std::size_t index, std::uint64_t value, std::string_view operation,
+            const OpTag& tag) override;
   std::uint64_t value(int rank, std::size_t index) const override;
   bool reached(std::size_t index, std::uint64_t value) const override;
   void wait(std::size_t index, std::uint64_t value, std::string_view operation,
@@ -33,6 +35,7 @@ class SharedSignals final : public SignalBoard {
   Counters counters_;
   std::size_t count_;
   std::string purpose_;
+  std::unique_ptr<trace::BoardTrace> trace_;
 };
 
 }  // namespace fullshard::comm::shared

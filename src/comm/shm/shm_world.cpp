@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "comm/local/local_world.h"
@@ -30,14 +29,15 @@ std::vector<shm::Peer> by_world_rank(std::vector<shm::Peer> peers,
 
 }  // namespace
 
-std::shared_ptr<Group> shm::make_shm_group(int rank, const std::vector<int>& members,
+std::shared_ptr<Group> shm::make_shm_group(int rank, std::shared_ptr<trace::GroupTrace> trace,
                                            Exchange& exchange, const CommOptions& options) {
+  const std::vector<int>& members = trace->ranks();
   Joined joined = join(rank, static_cast<int>(members.size()), exchange, options);
   auto fabric = std::make_shared<ShmFabric>(members[static_cast<std::size_t>(rank)],
                                             by_world_rank(std::move(joined.peers), members),
                                             std::move(joined.inbox), options.timeout);
-  auto session =
-      std::make_shared<shared::Session>(joined.control, rank, members, std::move(fabric), options);
+  auto session = std::make_shared<shared::Session>(joined.control, rank, std::move(trace),
+                                                   std::move(fabric), options);
   auto group = std::make_shared<shared::SharedGroup>(std::move(session));
   group->barrier({"joining the world", -1});
   return group;
@@ -50,10 +50,10 @@ World make_shm_world(int rank, int size, int local_rank, Exchange& exchange,
                       fmt::format("rank {} of {} ranks does not exist", rank, size));
   }
   shared::check_options(options);
-  std::vector<int> members(static_cast<std::size_t>(size));
-  std::iota(members.begin(), members.end(), 0);
-  return World(shm::make_shm_group(rank, members, exchange, options),
-               local::make_single_group(rank, options), local_rank, size);
+  const auto trace = trace::GroupTrace::of_world(rank, size, options);
+  return World(shm::make_shm_group(rank, trace, exchange, options),
+               local::make_single_group(trace->self(), options), trace->recorder(), local_rank,
+               size);
 }
 
 }  // namespace fullshard::comm

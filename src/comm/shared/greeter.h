@@ -1,0 +1,22 @@
+#pragma once
+
+#include "comm/shared/operation.h"
+
+namespace fullshard::comm::shared {
+
+/// What a group whose data moves by other means, on devices, asks of a group of its ranks' hosts:
+/// who takes part, and with what. Groups of shared memory and of messages are greeters.
+class Greeter {
+ public:
+  virtual ~Greeter() = default;
+
+  /// Collective: the beginning of an operation. Returns when all ranks have come with the same
+  /// record. Throws as Group::barrier does, and kMismatch.
+  virtual void greet(const OperationRecord& record) = 0;
+
+  /// Throws the group's failure if it has one or a rank has died. `record` is the operation that is
+  /// going on. Never blocks; any thread may call, also during greet().
+  virtual void look(const OperationRecord& record) = 0;
+};
+
+}  // namespace fullshard::comm::shared

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "shard/flat_unit.h"
+
+namespace fullshard::shard {
+
+/// The reduced gradient of what this rank owns of a unit: one run of memory, and a tensor for each
+/// parameter that shows its part. Tensors stay the same objects while their memory comes and goes,
+/// so that steps make none.
+class OwnGradient {
+ public:
+  /// `unit` must outlive the object.
+  explicit OwnGradient(const FlatUnit& unit);
+
+  /// Where all of it lies; takes memory from libtorch's allocator when there is none.
+  std::byte* memory();
+
+  /// The part of one parameter, one-dimensional; valid as long as the memory is.
+  const at::Tensor& part(std::size_t parameter);
+
+  /// Whether the tensor shows this memory.
+  bool holds(const at::Tensor& tensor) const;
+
+  /// Gives the memory back if nobody has a part any more, of which the callers' own are `held`: the
+  /// tensors that part() gave and that are still somebody's gradient. A part that somebody keeps is
+  /// let alone; the next gradient then lies elsewhere.
+  void release_unless_held(bool held);
+
+ private:
+  void make();
+  bool anyone_else_has() const;
+
+  const FlatUnit& unit_;
+  c10::Storage storage_;
+  std::vector<at::Tensor> parts_;
+  bool has_memory_ = false;
+};
+
+}  // namespace fullshard::shard

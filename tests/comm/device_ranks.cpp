@@ -1,0 +1,68 @@
+#include "comm/device_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+
+#include "comm/ranks.h"
+#include "comm/staged_group.h"
+
+namespace fullshard::comm::testing {
+namespace {
+
+std::vector<int> everyone(const World& world) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace
+
+std::shared_ptr<Hub> StandIns::join(const rendezvous::Store& store, int rank) {
+  if (rank == 0) {
+    const std::lock_guard lock(mutex_);
+    hubs_.push_back(std::make_shared<Hub>());
+    store.set("hub", std::to_string(hubs_.size() - 1));
+  }
+  const auto number = std::stoul(store.get("hub", std::chrono::minutes(1)));
+  const std::lock_guard lock(mutex_);
+  return hubs_.at(number);
+}
+
+Hub& StandIns::hub(std::size_t n) {
+  const std::lock_guard lock(mutex_);
+  return *hubs_.at(n);
+}
+
+std::shared_ptr<Group> StandIns::make_group(World& world) {
+  const auto connect = [this](const rendezvous::Store& store, int rank, int size, c10::Device,
+                              base::Duration) -> c10::intrusive_ptr<::c10d::Backend> {
+    return c10::make_intrusive<ThreadsBackend>(join(store, rank), rank, size);
+  };
+  return std::make_shared<c10d::DeviceGroup>(world.group().subgroup(everyone(world)), store_,
+                                             connect, c10::Device(c10::kCPU));
+}
+
+std::vector<Backend> backends() { return {Backend::kDeviceStandIn}; }
+
+void run_ranks(Backend backend, int size, const std::function<void(World&)>& body,
+               const CommOptions& options) {
+  ASSERT_EQ(backend, Backend::kDeviceStandIn) << "this test program has only devices";
+  StandIns stand_ins;
+  const auto run = [&](World& host) {
+    const auto staged = [&](std::shared_ptr<Group> group) {
+      return std::make_shared<StagedGroup>(std::move(group), at::Device(at::kCPU), 0);
+    };
+    World world(staged(stand_ins.make_group(host)), host.mesh().replicate, host.local_rank(),
+                host.local_size());
+    body(world);
+  };
+  try {
+    run_as_threads(size, run, options);
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << error.what();
+  }
+}
+
+}  // namespace fullshard::comm::testing

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "comm/c10d/device_group.h"
+#include "comm/threads_backend.h"
+#include "fullshard/comm/world.h"
+
+namespace fullshard::comm::testing {
+
+/// Groups of devices that are the CPU, for ranks that are threads: ThreadsBackend moves their data,
+/// the host's side is a world of threads. Shared by all ranks.
+class StandIns {
+ public:
+  /// A rank's group of all ranks. Collective.
+  std::shared_ptr<Group> make_group(World& world);
+
+  /// Where the messages of the n-th group that was made lie.
+  Hub& hub(std::size_t n);
+
+ private:
+  std::shared_ptr<Hub> join(const rendezvous::Store& store, int rank);
+
+  rendezvous::Store store_ = rendezvous::Store::in_memory();
+  std::mutex mutex_;  // guards what follows
+  std::vector<std::shared_ptr<Hub>> hubs_;
+};
+
+}  // namespace fullshard::comm::testing
