@@ -15,7 +15,7 @@ int main() {
     auto loss = torch::mse_loss(model->forward(x), x.sum(1, true).sin());
     loss.backward();               // gradients are averaged over ranks, and sharded
     sharded.clip_grad_norm_(1.0);  // one norm over all ranks
-    optimizer.step();              // any optimizer of libtorch, on this rank's shards
+    optimizer.step();              // any element-wise optimizer, on this rank's shards
     optimizer.zero_grad();
     if (world.rank() == 0 && step % 50 == 0) std::cout << loss.item<float>() << "\n";
   }

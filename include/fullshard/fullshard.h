@@ -3,7 +3,9 @@
 // Everything a training program needs, under the names of PyTorch's FSDP.
 
 #include "fullshard/base/error.h"
+#include "fullshard/comm/flight_signal.h"
 #include "fullshard/comm/init.h"
+#include "fullshard/comm/rank0_only.h"
 #include "fullshard/comm/world.h"
 #include "fullshard/optim/adamw.h"
 #include "fullshard/optim/warmup_cosine.h"

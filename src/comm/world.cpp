@@ -44,6 +44,10 @@ World::World(std::shared_ptr<Group> group, std::shared_ptr<Group> self,
   FULLSHARD_CHECK(recorder_ != nullptr);
 }
 
+World::World(const World& world, std::shared_ptr<Group> group, std::shared_ptr<Group> self)
+    : World(std::move(group), std::move(self), world.recorder_, world.local_rank_,
+            world.local_size_) {}
+
 FlightRecord World::flight_record() const { return recorder_->record(""); }
 
 std::string World::write_flight_record(const std::string& folder, std::string_view reason) const {

@@ -60,12 +60,16 @@ std::vector<int> without_record(const GroupReport& group) {
 }
 
 void add_stall(const GroupReport& group, TraceReport& report) {
-  if (group.inside.empty() || !group.calls.empty()) return;
-  const auto first = std::ranges::find(group.places, group.inside.front(), &Place::rank);
-  const std::string call = first->call.empty() ? "an operation" : first->call;
-  std::string text =
-      fmt::format("In group {} {} {} in operation #{}, {}", group.name, name_ranks(group.inside),
-                  verb(group.inside, "is", "are"), group.last_common + 1, call);
+  if (!group.calls.empty() || (group.inside.empty() && group.missing.empty())) return;
+  std::string text = "In group " + group.name;
+  if (group.inside.empty()) {
+    text += fmt::format(" some ranks have gone past operation #{}", group.last_common + 1);
+  } else {
+    const auto first = std::ranges::find(group.places, group.inside.front(), &Place::rank);
+    text += fmt::format(" {} {} in operation #{}, {}", name_ranks(group.inside),
+                        verb(group.inside, "is", "are"), group.last_common + 1,
+                        first->call.empty() ? "which its record does not reach" : first->call);
+  }
   const std::vector<int> unknown = without_record(group);
   if (!group.missing.empty()) text += "; " + about_missing(group.missing, report);
   if (!unknown.empty()) text += "; " + about_no_record(unknown);
@@ -80,6 +84,23 @@ void add_wait(const WaitReport& wait, TraceReport& report) {
   if (!wait.missing.empty()) text += "; " + about_missing(wait.missing, report);
   if (!wait.no_record.empty()) text += "; " + about_no_record(wait.no_record);
   report.findings.push_back(text + ".");
+}
+
+bool has_failed(const FlightRecord& record) {
+  return std::ranges::find(record.entries, FlightState::kFailed, &FlightEntry::state) !=
+         record.entries.end();
+}
+
+// Ranks may have moved on between the first failure and their own record; the first to fail saw it.
+void add_testimony(TraceReport& report) {
+  const FlightRecord* first = nullptr;
+  for (const FlightRecord& record : report.records) {
+    if (record.reason.empty() || !has_failed(record)) continue;
+    if (first == nullptr || record.written_us < first->written_us) first = &record;
+  }
+  if (first == nullptr) return;
+  report.findings.push_back(
+      fmt::format("Rank {} wrote its record first. Its reason: {}", first->rank, first->reason));
 }
 
 void add_remarks(TraceReport& report) {
@@ -152,6 +173,7 @@ void add_findings(TraceReport& report) {
   for (const GroupReport& group : report.groups) add_difference(group, report);
   for (const GroupReport& group : report.groups) add_stall(group, report);
   for (const WaitReport& wait : report.waits) add_wait(wait, report);
+  add_testimony(report);
   if (report.findings.empty()) {
     report.findings.emplace_back(
         "No rank waits for another: in every group the ranks have finished the same operations, or "

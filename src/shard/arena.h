@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -9,7 +10,10 @@ namespace fullshard::shard {
 /// while users take turns. Only arithmetic; the memory is somebody else's.
 class Arena {
  public:
-  explicit Arena(std::int64_t capacity) : capacity_(capacity) {}
+  /// `usual` regions can be in use at once without an allocation here.
+  explicit Arena(std::int64_t capacity, std::size_t usual = 0) : capacity_(capacity) {
+    regions_.reserve(usual);
+  }
 
   /// Offset of `bytes` free bytes, a multiple of 64, or -1 when no gap is large enough.
   std::int64_t allocate(std::int64_t bytes);

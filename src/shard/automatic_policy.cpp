@@ -147,7 +147,10 @@ class Division {
     for (const ModelNode& child : node.children) {
       if (sizes_.of(child) == 0) continue;
       if (is_to_be_opened(child, stack > 0)) {
+        // What is in one of many alike is not joined with what is in the next.
+        at_boundary_ = at_boundary_ || stack > 0;
         open(child);
+        at_boundary_ = at_boundary_ || stack > 0;
       } else {
         add(child, stack);
       }
@@ -166,7 +169,8 @@ class Division {
 
   void add(const ModelNode& node, int stack) {
     const std::int64_t elements = sizes_.of(node);
-    if (groups_.empty() || groups_.back().stack != stack || !joins(groups_.back(), elements)) {
+    if (std::exchange(at_boundary_, false) || groups_.empty() || groups_.back().stack != stack ||
+        !joins(groups_.back(), elements)) {
       close_group();
       groups_.push_back({.stack = stack});
     }
@@ -206,6 +210,7 @@ class Division {
   std::int64_t total_;
   std::int64_t floor_;
   int stacks_ = 0;
+  bool at_boundary_ = false;  // the next piece begins a group
   std::vector<Group> groups_;
 };
 

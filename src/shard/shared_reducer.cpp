@@ -16,6 +16,7 @@ namespace fullshard::shard {
 namespace {
 
 constexpr std::int64_t kLine = 64;  // bytes; ranks write their own rows without sharing cache lines
+constexpr std::size_t kKeptCopy = std::size_t{16} << 10;
 constexpr std::int64_t kNone = -1;  // the place of a gradient that a rank does not have
 
 // The gradient seen so that its row-major order is the storage order of the parameter, in which
@@ -39,9 +40,13 @@ SharedReducer::SharedReducer(comm::Group& group, std::vector<FlatUnit>& units,
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const std::size_t parameters = units_[u].parameters.size();
     held_[u].gradients.resize(parameters);
+    held_[u].copies.resize(parameters);
+    tags_.push_back({.unit = units_[u].name});
     notice_offset_.push_back(notice_row_);
     notice_row_ += round_up(static_cast<std::int64_t>(parameters * sizeof(std::int64_t)), kLine);
   }
+  pending_.reserve(units_.size());
+  parts_.reserve(static_cast<std::size_t>(group.size()));
   const std::int64_t bytes = std::max(notice_row_ * group.size(), kLine);
   notices_ = group.allocate_shared(static_cast<std::size_t>(bytes), "gradient notices");
   memory_ = StepMemory::make(group, units_);
@@ -73,8 +78,8 @@ void SharedReducer::enter_unit(std::size_t unit) {
   {
     const Stopwatch watch(exposed_seconds_);
     const Stopwatch unit_watch(unit_exposed_[unit]);
-    board_->wait(consumed_ + unit, round_ - 1, "reduce_scatter",
-                 {units_[unit].name, static_cast<std::int64_t>(round_) - 1});
+    tags_[unit].step = static_cast<std::int64_t>(round_) - 1;
+    board_->wait(consumed_ + unit, round_ - 1, "reduce_scatter", tags_[unit]);
   }
   collect();
   std::ranges::fill(places(group_.rank(), unit), kNone);
@@ -109,13 +114,25 @@ void SharedReducer::hold(std::size_t unit, std::size_t parameter, const at::Tens
   if (here && owned && dense.is_contiguous() && dense.scalar_type() == dtype) {
     held = dense.detach();
   } else {
-    held = memory_->make_copy(dtype, dense.sizes());
+    held = place_for_copy(unit, parameter, dense.sizes());
     held.copy_(dense);
     copied_bytes_ += static_cast<std::int64_t>(held.nbytes());
   }
   held_[unit].round = round_;
   count_held(static_cast<std::int64_t>(held.nbytes()));
   place = held.numel() == 0 ? 0 : memory_->offset_of(held.const_data_ptr());
+}
+
+// Small ones keep their place from step to step.
+at::Tensor SharedReducer::place_for_copy(std::size_t unit, std::size_t parameter,
+                                         at::IntArrayRef shape) {
+  at::Tensor& last = held_[unit].copies[parameter];
+  if (!last.defined() || last.sizes() != shape) {
+    at::Tensor made = memory_->make_copy(units_[unit].dtype(), shape);
+    if (made.nbytes() > kKeptCopy) return made;
+    last = std::move(made);
+  }
+  return last;
 }
 
 // Without other ranks a gradient is the shard's, as autograd would have stored it.

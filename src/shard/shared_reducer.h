@@ -55,8 +55,10 @@ class SharedReducer : public GradientReducer {
   void post_consumed(std::size_t unit) {
     board_->post(consumed_ + unit, round_, "reduce_scatter", tag_of(unit));
   }
-  comm::OpTag tag_of(std::size_t unit) const {
-    return {units_[unit].name, static_cast<std::int64_t>(round_)};
+  /// What an operation on the unit is about now; made without an allocation.
+  const comm::OpTag& tag_of(std::size_t unit) {
+    tags_[unit].step = static_cast<std::int64_t>(round_);
+    return tags_[unit];
   }
   /// All units of the round are reduced.
   void end_round();
@@ -65,6 +67,7 @@ class SharedReducer : public GradientReducer {
 
  private:
   void hold(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
+  at::Tensor place_for_copy(std::size_t unit, std::size_t parameter, at::IntArrayRef shape);
   void let_go(std::size_t unit);
   void give(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
   void reduce(std::size_t unit);
@@ -91,9 +94,11 @@ class SharedReducer : public GradientReducer {
   struct Held {
     std::uint64_t round = 0;  // 0 for none
     std::vector<at::Tensor> gradients;
+    std::vector<at::Tensor> copies;  // where small ones that had to be copied lay last
   };
   std::vector<Held> held_;  // by unit
   std::vector<const void*> parts_;
+  std::vector<comm::OpTag> tags_;  // by unit
 };
 
 }  // namespace fullshard::shard

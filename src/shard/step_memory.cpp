@@ -19,6 +19,7 @@ constexpr std::size_t kLarge = std::size_t{64} << 10;
 constexpr std::size_t kSmallest = 256;
 constexpr std::int64_t kLeastTrimmed = std::int64_t{1} << 20;
 constexpr std::int64_t kPage = 4096;
+constexpr std::size_t kUsualActivations = 256;
 
 // Address space only. Above what a step needs of it, it is never touched; what does not fit is made
 // in ordinary memory.
@@ -82,10 +83,12 @@ StepMemory::StepMemory(comm::Group& group, const std::vector<FlatUnit>& units)
     : rank_(group.rank()) {
   FULLSHARD_CHECK(registered);
   std::int64_t sum = 64;
+  std::size_t parameters = 0;
   for (const FlatUnit& unit : units) {
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const std::int64_t bytes = unit.layout.parameters()[i].numel * unit.element_bytes();
       sum += round_up(bytes, 64) + 64;
+      ++parameters;
       if (unit.parameters[i].tensor.requires_grad()) {
         sizes_.push_back(static_cast<std::size_t>(bytes));
       }
@@ -96,8 +99,11 @@ StepMemory::StepMemory(comm::Group& group, const std::vector<FlatUnit>& units)
   made_bytes_ = made_capacity(sum);
   const std::int64_t copy_bytes = round_up(2 * sum, kPage);  // first-fit may leave gaps
   row_ = made_bytes_ + copy_bytes;
-  made_ = Arena(made_bytes_);
-  copies_ = Arena(copy_bytes);
+  // Gradients wait for the other ranks as it happens; how many do so must not grow anything later.
+  const std::size_t blocks = kUsualActivations + 2 * parameters;
+  made_ = Arena(made_bytes_, blocks);
+  copies_ = Arena(copy_bytes, parameters);
+  for (std::size_t i = 0; i < blocks; ++i) spare_.push_back(new Block);
   segment_ = group.allocate_shared(static_cast<std::size_t>(row_ * group.size()),
                                    "activations and gradients");
 }

@@ -31,7 +31,9 @@ void SharedUpdateGate::ensure_readable(const std::string& unit) {
   if (is_readable()) return;
   const Stopwatch watch(waited_seconds_);
   end_write();
-  board_->wait(kWritten, static_cast<std::uint64_t>(version_), "all_gather", {unit, version_});
+  reading_.unit = unit;
+  reading_.step = version_;
+  board_->wait(kWritten, static_cast<std::uint64_t>(version_), "all_gather", reading_);
   readable_version_ = version_;
 }
 

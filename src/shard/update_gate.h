@@ -62,6 +62,7 @@ class SharedUpdateGate final : public UpdateGate {
 
  private:
   std::unique_ptr<comm::SignalBoard> board_;
+  comm::OpTag reading_;  // kept for its capacity
   std::int64_t version_ = 1;
   bool writing_ = true;
   std::int64_t readable_version_ = 0;  // every rank is known to have written this one

@@ -104,8 +104,8 @@ TEST(DeviceGroup, ARankThatDoesNotComeIsNamed) {
     }
     const auto error = reduce_fails(ErrorCode::kTimeout, group);
     EXPECT_EQ(error.rank(), 2);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("on devices of unit 'blocks.3' in step 7 timed out"),
-                                    HasSubstr("rank 2 is missing")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("on devices of unit 'blocks.3' in step 7"),
+                                    HasSubstr("timed out"), HasSubstr("rank 2 is missing")));
   });
 }
 

@@ -54,8 +54,7 @@ void run_ranks(Backend backend, int size, const std::function<void(World&)>& bod
     const auto staged = [&](std::shared_ptr<Group> group) {
       return std::make_shared<StagedGroup>(std::move(group), at::Device(at::kCPU), 0);
     };
-    World world(staged(stand_ins.make_group(host)), host.mesh().replicate, host.local_rank(),
-                host.local_size());
+    World world(host, staged(stand_ins.make_group(host)), host.mesh().replicate);
     body(world);
   };
   try {

@@ -192,7 +192,7 @@ TEST(DoctorTrace, EachGroupIsLinedUpByItself) {
 // What is left of one rank's record begins after the end of another's.
 TEST(DoctorTrace, RecordsThatOverlapInPartAreLinedUpByTheirCounts) {
   const auto report =
-      analyse({steps(0, 2, 3000).call("all_gather", "late", 9).open().keep(1).record(),
+      analyse({steps(0, 2, 2000).call("all_gather", "late", 9).open().keep(1).record(),
                steps(1, 2, 2000).keep(1000).record()});
   const GroupReport& group = report.groups.front();
   EXPECT_EQ(group.last_common, 2000U);
@@ -219,6 +219,20 @@ TEST(DoctorTrace, AWaitThatIsAboutToEndIsNoFinding) {
                                steps(1, 2, 1).board({7}).record()});
   EXPECT_THAT(report.waits, IsEmpty());
   EXPECT_THAT(report.findings.front(), HasSubstr("No rank waits for another"));
+}
+
+// The missing rank came after all, so that its own record shows nothing.
+TEST(DoctorTrace, TheFirstToFailIsHeard) {
+  FlightRecord first =
+      steps(0, 2, 1).board({7}).wait(0, 7, "a").open(FlightState::kFailed).record();
+  first.reason = "rank 0: timed out, rank 1 is missing";
+  FlightRecord later =
+      steps(1, 2, 1).board({7}).wait(0, 7, "a").open(FlightState::kFailed).record();
+  later.written_us += kSecond;
+  later.reason = "rank 1: cannot go on";
+  const auto report = analyse({later, first});
+  EXPECT_THAT(report.findings,
+              ElementsAre("Rank 0 wrote its record first. Its reason: " + first.reason));
 }
 
 TEST(DoctorTrace, RecordsOfDifferentMomentsAreRemarkedOn) {

@@ -19,8 +19,7 @@ void run_ranks(Backend backend, int size, const std::function<void(World&)>& bod
     const auto staged = [&](const std::shared_ptr<Group>& group) {
       return std::make_shared<StagedGroup>(group, device, gpus.device);
     };
-    World world(staged(gpus.world.mesh().all), staged(gpus.world.mesh().replicate),
-                host.local_rank(), host.local_size());
+    World world(host, staged(gpus.world.mesh().all), staged(gpus.world.mesh().replicate));
     body(world);
   };
   try {

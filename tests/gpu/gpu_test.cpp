@@ -53,8 +53,8 @@ void check_order(int size) {
 // Both sides of one group.
 void check_mixed(int size) {
   run(size, std::chrono::minutes(1), [](World& world, int device) {
-    const at::Tensor here = at::full({1000}, world.rank() + 1.0F);
-    const at::Tensor there = at::full({1000}, world.rank() + 2.0F, on(device));
+    const at::Tensor here = at::full({1000}, static_cast<float>(world.rank() + 1));
+    const at::Tensor there = at::full({1000}, static_cast<float>(world.rank() + 2), on(device));
     Work first = world.group().all_reduce(buffer_of(there), ReduceOp::kMax, {});
     world.group().all_reduce(buffer_of(here), ReduceOp::kMax, {}).wait();
     first.wait();

@@ -1,12 +1,20 @@
+#include <execinfo.h>
 #include <gtest/gtest.h>
+#include <link.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <new>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "fullshard/optim/adamw.h"
 #include "fullshard/residency/paged_storage.h"
 #include "support/training.h"
 
@@ -16,9 +24,52 @@
 
 namespace {
 thread_local long allocations = 0;
+thread_local long* of_engine = nullptr;  // counts while it points somewhere
+
+// Addresses of a loaded object: the program itself, or the one whose name ends like this.
+struct Loaded {
+  explicit Loaded(std::string_view ending) : name(ending) { dl_iterate_phdr(&Loaded::look, this); }
+  static int look(dl_phdr_info* info, std::size_t, void* self) {
+    auto& loaded = *static_cast<Loaded*>(self);
+    const std::string_view file = info->dlpi_name;
+    if (loaded.name.empty() ? !file.empty() : !file.ends_with(loaded.name)) return 0;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+      const auto& part = info->dlpi_phdr[i];
+      if (part.p_type != PT_LOAD) continue;
+      const std::uintptr_t from = info->dlpi_addr + part.p_vaddr;
+      loaded.begin = std::min(loaded.begin, from);
+      loaded.end = std::max(loaded.end, from + part.p_memsz);
+    }
+    return 1;
+  }
+  bool has(const void* address) const {
+    const auto at = reinterpret_cast<std::uintptr_t>(address);
+    return at >= begin && at < end;
+  }
+  std::string_view name;
+  std::uintptr_t begin = std::numeric_limits<std::uintptr_t>::max();
+  std::uintptr_t end = 0;
+};
+
+// Whether whoever called operator new is in the engine's library.
+bool engine_calls() {
+  static const Loaded program("");
+  static const Loaded engine("libfullshard.so");
+  constexpr int kFrames = 5;  // some of the first are this program's
+  void* frames[kFrames];
+  const int count = backtrace(frames, kFrames);
+  for (int i = 0; i < count; ++i) {
+    if (!program.has(frames[i])) return engine.has(frames[i]);
+  }
+  return false;
+}
 
 void* allocate(std::size_t bytes) {
   ++allocations;
+  if (long* count = std::exchange(of_engine, nullptr)) {
+    if (engine_calls()) ++*count;
+    of_engine = count;
+  }
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
@@ -38,7 +89,7 @@ constexpr int kBlocks = 6;
 struct Net : torch::nn::Module {
   Net() {
     for (int i = 0; i < kBlocks; ++i) blocks->push_back(torch::nn::Linear(kDim, kDim));
-    register_module("blocks", blocks);
+    register_module("blocks_with_a_long_name", blocks);
   }
   torch::nn::LinearImpl& block(std::size_t i) { return *blocks[i]->as<torch::nn::Linear>(); }
 
@@ -141,7 +192,30 @@ TEST(Allocation, AStepThatFollowsItsScheduleMakesNone) {
     expect_no_allocations(ranks, {.auto_wrap_policy = kUnits, .limit_all_gathers = false});
     expect_no_allocations(ranks, {.auto_wrap_policy = kUnits,
                                   .sharding_strategy = ShardingStrategy::SHARD_GRAD_OP,
-                                  .keep_gathered = {"blocks.1"}});
+                                  .keep_gathered = {"*.1"}});
+  }
+}
+
+// A whole training step, by who calls operator new. That autograd be told of the end of a backward
+// pass takes one.
+TEST(Allocation, ATrainingStepMakesNoneOfTheEngines) {
+  for (const int ranks : {1, 2}) {
+    comm::run_as_threads(ranks, [&](comm::World& world) {
+      const auto net = std::make_shared<Net>();
+      const auto sharded = fully_shard(net, world.mesh(), {.auto_wrap_policy = kUnits});
+      optim::AdamW optimizer(sharded.named_parameters(), {});
+      const at::Tensor x = at::ones({64, kDim});
+      for (int number = 1; number <= 8; ++number) {
+        long count = 0;
+        of_engine = &count;
+        net->forward(x).sum().backward();
+        optimizer.step();
+        sharded.zero_grad();
+        of_engine = nullptr;
+        if (number == 1) EXPECT_GT(count, 10) << "the count does not count";
+        if (number > 2) EXPECT_LE(count, 1) << "in step " << number << " of " << ranks << " ranks";
+      }
+    });
   }
 }
 

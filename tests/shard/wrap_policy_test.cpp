@@ -215,9 +215,11 @@ TEST(Automatic, TowersInAListAreOpened) {
 TEST(Automatic, ABlockOfABillionIsDivided) {
   // 12 * 12288^2 elements are 1.8 billion.
   const std::vector<std::string> units = automatic_units(gpt(1000, 12288, 4));
-  ASSERT_EQ(units.size(), 8U);
-  EXPECT_EQ(units[2], "blocks.1.attention_norm+blocks.1.attention+blocks.1.mlp_norm");
-  EXPECT_EQ(units[3], "blocks.1.mlp");
+  ASSERT_EQ(units.size(), 10U);
+  EXPECT_EQ(units[0], "tokens");
+  EXPECT_EQ(units[1], "positions");
+  EXPECT_EQ(units[4], "blocks.1.attention_norm+blocks.1.attention+blocks.1.mlp_norm");
+  EXPECT_EQ(units[5], "blocks.1.mlp");
 }
 
 TEST(Automatic, EncoderAndDecoderOfATransformer) {

@@ -29,6 +29,9 @@ class World {
   World(std::shared_ptr<Group> group, std::shared_ptr<Group> self,
         std::shared_ptr<trace::Recorder> recorder, int local_rank, int local_size);
 
+  /// The ranks of `world` with other groups, which are made of its groups.
+  World(const World& world, std::shared_ptr<Group> group, std::shared_ptr<Group> self);
+
   int rank() const { return mesh_.all->rank(); }
   int size() const { return mesh_.all->size(); }
   int local_rank() const { return local_rank_; }

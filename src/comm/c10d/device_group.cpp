@@ -151,23 +151,23 @@ std::shared_ptr<Job> DeviceGroup::submit(std::function<void()> body) {
   return lane_->submit(std::move(body));
 }
 
-Work DeviceGroup::begin(OperationRecord record, Algorithm algorithm) {
+Work DeviceGroup::begin(OperationRecord record, Algorithm algorithm, Agreement agree) {
   record.on_devices = true;
   const BusyScope busy(busy_, describe(record));
   greeter_->look(record);
-  auto job = submit([this, record, mark = stream_.mark(), algorithm = std::move(algorithm)] {
-    run(record, mark, algorithm);
-  });
+  auto job = submit([this, record, mark = stream_.mark(), algorithm = std::move(algorithm),
+                     agree = std::move(agree)] { run(record, mark, algorithm, agree); });
   const auto ticket = std::make_shared<Ticket>(std::move(job), host_);
   return Work([ticket] { ticket->job().wait(); }, [ticket] { return ticket->job().ended_well(); });
 }
 
 // Runs on the lane.
 void DeviceGroup::run(const OperationRecord& record, const DeviceStream::Mark& mark,
-                      const Algorithm& algorithm) {
+                      const Algorithm& algorithm, const Agreement& agree) {
   const auto deadline = base::Deadline::after(options().timeout);
   guard([&] {
     greeter_->greet(record);
+    if (agree) agree();
     watch(record, deadline, [&] { use_device(record, mark, algorithm, deadline); });
   });
 }
@@ -269,10 +269,9 @@ Work DeviceGroup::all_to_all(ConstBuffer send, std::span<const std::int64_t> sen
   shared::check_total(recv, in, "all_to_all receive");
   OperationRecord record(OperationKind::kAllToAll, tag);
   record.dtype = send.dtype;
-  return begin(record, [=, this](DeviceCollectives& c) {
-    check_counts(out.counts, in.counts, tag);
-    c.all_to_all(send, out, recv, in);
-  });
+  return begin(
+      record, [=](DeviceCollectives& c) { c.all_to_all(send, out, recv, in); },
+      [=, this] { check_counts(out.counts, in.counts, tag); });
 }
 
 // Shows every rank every count, so that all find the same mismatch.

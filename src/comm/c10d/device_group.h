@@ -72,12 +72,13 @@ class DeviceGroup final : public Group {
 
  private:
   using Algorithm = std::function<void(DeviceCollectives&)>;
+  using Agreement = std::function<void()>;  // further arguments that the ranks compare on the host
 
   int index() const { return stream_.device().is_cpu() ? 0 : stream_.device().index(); }
   std::shared_ptr<Job> submit(std::function<void()> body);
-  Work begin(shared::OperationRecord record, Algorithm algorithm);
+  Work begin(shared::OperationRecord record, Algorithm algorithm, Agreement agree = nullptr);
   void run(const shared::OperationRecord& record, const DeviceStream::Mark& mark,
-           const Algorithm& algorithm);
+           const Algorithm& algorithm, const Agreement& agree);
   void use_device(const shared::OperationRecord& record, const DeviceStream::Mark& mark,
                   const Algorithm& algorithm, base::Deadline deadline);
   void guard(const std::function<void()>& body);

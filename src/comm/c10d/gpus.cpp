@@ -76,8 +76,8 @@ GpuWorld connect(const World& world, const rendezvous::Store& store, std::option
                                                  connect_devices, gpu);
   const auto& self = world.mesh().replicate;
   auto alone = std::make_shared<c10d::DeviceGroup>(everyone(*self), store, nullptr, gpu);
-  return {World(make_mixed_group(world.mesh().all, std::move(all)),
-                make_mixed_group(self, std::move(alone)), world.local_rank(), world.local_size()),
+  return {World(world, make_mixed_group(world.mesh().all, std::move(all)),
+                make_mixed_group(self, std::move(alone))),
           index};
 }
 

@@ -19,7 +19,8 @@ std::string last_operation(const Slot& slot) {
   const bool inside = slot.finished.load(std::memory_order_acquire) < entered;
   const std::string when = ago(slot.changed_at.load(std::memory_order_relaxed));
   const auto record = slot.operations[entered % 2].load();
-  const std::string what = record ? describe_call(*record, entered) : "an operation that cannot be read";
+  const std::string what =
+      record ? describe_call(*record, entered) : "an operation that cannot be read";
   return inside ? fmt::format("has been in {} for {}", what, when)
                 : fmt::format("last finished {}, {} ago", what, when);
 }

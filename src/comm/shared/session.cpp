@@ -139,7 +139,8 @@ void Session::look_for_trouble(const Counters& counters, std::size_t index, std:
 }
 
 void Session::look(const std::function<std::string()>& what) {
-  throw_if_failed(what);
+  const Waiting waiting{base::Deadline::after(base::Duration::max()), what};
+  throw_if_failed(waiting);
   for (int other = 0; other < size(); ++other) {
     if (other == rank_) continue;
     const Slot& slot = block_.slot(other);
@@ -149,7 +150,8 @@ void Session::look(const std::function<std::string()>& what) {
                       static_cast<std::uint32_t>(Presence::kLeft);
     if (left || !death) continue;
     fail(ErrorCode::kPeerLost, lost,
-         fmt::format("{}: rank {} is lost: {}; it {}", what(), lost, *death, last_act(slot)));
+         fmt::format("{}: rank {} is lost: {}; it {}", what(), lost, *death, last_act(slot)),
+         waiting);
   }
 }
 

@@ -56,13 +56,14 @@ void SharedSignals::wait(std::size_t index, std::uint64_t value, std::string_vie
   if (reached(index, value)) return;
   session_->note(SignalNote::Act::kWaits, operation, tag);
   trace::Flight flight = trace_->wait(index, value, operation, tag);
+  const auto in_words = [&] {
+    return fmt::format("{}{} ({}: counter {} at {})", operation, describe_tag(tag.unit, tag.step),
+                       purpose_, index, value);
+  };
+  // A reference fits into a std::function as it is; waiting allocates nothing.
   session_->wait(counters_, index, value,
                  {base::Deadline::after(session_->options().timeout),
-                  [&] {
-                    return fmt::format("{}{} ({}: counter {} at {})", operation,
-                                       describe_tag(tag.unit, tag.step), purpose_, index, value);
-                  },
-                  &flight});
+                  [&in_words] { return in_words(); }, &flight});
   flight.finish();
 }
 

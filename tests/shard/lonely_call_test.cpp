@@ -1,0 +1,126 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "comm/ranks.h"
+#include "comm/shared_flags.h"
+#include "fullshard/base/error.h"
+#include "support/networks.h"
+#include "support/training.h"
+
+// Whole values are read and loaded by all ranks together; what happens when one is left alone.
+
+namespace fullshard::shard {
+namespace {
+
+using base::Error;
+using base::ErrorCode;
+using comm::testing::SharedFlags;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+enum class Ranks { kThreads, kProcesses, kMessages };
+
+class LonelyCalls : public ::testing::TestWithParam<Ranks> {
+ protected:
+  static void run(int size, const std::function<void(comm::World&)>& body) {
+    comm::CommOptions options;
+    options.timeout = std::chrono::seconds(2);
+    switch (GetParam()) {
+      case Ranks::kThreads: return comm::run_as_threads(size, body, options);
+      case Ranks::kProcesses:
+        return comm::testing::run_ranks(comm::testing::Backend::kShmProcesses, size, body, options);
+      case Ranks::kMessages: return testing::run_over_gloo(size, body, options);
+    }
+  }
+};
+
+std::string name_of(const ::testing::TestParamInfo<Ranks>& info) {
+  static constexpr const char* kNames[] = {"Threads", "Processes", "Messages"};
+  return kNames[static_cast<int>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, LonelyCalls,
+                         ::testing::Values(Ranks::kThreads, Ranks::kProcesses, Ranks::kMessages),
+                         name_of);
+
+const testing::TrainOptions kOneStep{.steps = 1};
+
+/// A sharded model after a step.
+struct Trained {
+  explicit Trained(comm::World& world)
+      : task(testing::mlp_problem({6, 12, 12, 4})),
+        model(task.build()),
+        sharded(fully_shard(model, world.mesh())) {
+    testing::train_steps(*model, sharded, world, task, kOneStep);
+  }
+  testing::Problem task;
+  std::shared_ptr<testing::Model> model;
+  ShardedModule sharded;
+};
+
+// Expects `call` to end as it must for a rank that waits for rank 1, and says so to rank 1.
+void expect_rank1_missing(comm::World& world, const SharedFlags& failed,
+                          const std::function<void()>& call) {
+  try {
+    call();
+    ADD_FAILURE() << "rank " << world.rank() << " was not missed";
+  } catch (const Error& error) {
+    EXPECT_EQ(base::to_string(error.code()), base::to_string(ErrorCode::kTimeout)) << error.what();
+    EXPECT_EQ(error.rank(), 1) << error.what();
+    EXPECT_THAT(std::string(error.what()), HasSubstr("rank 1 is missing"));
+  }
+  failed.set(world.rank(), 1);
+}
+
+void stay_away_until_missed(const SharedFlags& failed, int size) {
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank != 1) failed.await(rank);
+  }
+}
+
+TEST_P(LonelyCalls, C4_ASaveOfOneRankWhosePeerStaysAwayNamesIt) {
+  const SharedFlags failed(2);
+  run(2, [&](comm::World& world) {
+    const Trained trained(world);
+    if (world.rank() == 1) return stay_away_until_missed(failed, 2);
+    expect_rank1_missing(world, failed, [&] { trained.sharded.full_state_dict(true); });
+  });
+}
+
+// The other rank goes on to its next step. Ranks that share memory need nothing from it, so
+// all is well; others may find their operations to be different ones.
+TEST_P(LonelyCalls, C4_ASaveOfOneRankWhosePeerGoesOnWorksOrIsNamed) {
+  const SharedFlags ended(2);
+  run(2, [&](comm::World& world) {
+    const Trained trained(world);
+    try {
+      if (world.rank() == 0) trained.sharded.full_state_dict(true);
+      testing::train_steps(*trained.model, trained.sharded, world, trained.task, kOneStep);
+      trained.sharded.full_state_dict();
+    } catch (const Error& error) {
+      EXPECT_EQ(GetParam(), Ranks::kMessages) << error.what();
+      EXPECT_THAT(error.code(), AnyOf(ErrorCode::kMismatch, ErrorCode::kTimeout)) << error.what();
+      EXPECT_THAT(std::string(error.what()), HasSubstr("all_gather"));
+    }
+    ended.set(world.rank(), 1);
+    ended.await(1 - world.rank());
+  });
+}
+
+TEST_P(LonelyCalls, C10_ALoadWithARankThatStandsStillNamesIt) {
+  const SharedFlags failed(4);
+  run(4, [&](comm::World& world) {
+    const Trained trained(world);
+    const StateDict state = trained.sharded.full_state_dict();
+    if (world.rank() == 1) return stay_away_until_missed(failed, 4);
+    expect_rank1_missing(world, failed, [&] {
+      trained.sharded.load_state_dict(state);
+      trained.sharded.full_state_dict();  // without shared memory loading waits for nobody
+    });
+  });
+}
+
+}  // namespace
+}  // namespace fullshard::shard
