@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <fstream>
 #include <vector>
 
@@ -37,13 +38,28 @@ std::string network_namespace() {
 
 }  // namespace
 
-Host this_host() { return {host_name(), boot_id() + "/" + network_namespace()}; }
+Host this_host(const CommOptions& options) {
+  const char* variable = std::getenv("FULLSHARD_HOST");
+  const std::string label = options.host.empty() && variable != nullptr ? variable : options.host;
+  return {label.empty() ? host_name() : label, boot_id() + "/" + network_namespace() + "/" + label};
+}
 
 std::string to_text(const Host& host) { return host.identity + "\n" + host.name; }
 
 Host host_from_text(const std::string& text) {
   const auto cut = std::min(text.find('\n'), text.size());
   return {cut < text.size() ? text.substr(cut + 1) : "", text.substr(0, cut)};
+}
+
+std::vector<int> number_hosts(std::span<const Host> hosts) {
+  std::vector<std::string> known;
+  std::vector<int> numbers;
+  for (const Host& host : hosts) {
+    const auto place = std::find(known.begin(), known.end(), host.identity);
+    numbers.push_back(static_cast<int>(place - known.begin()));
+    if (place == known.end()) known.push_back(host.identity);
+  }
+  return numbers;
 }
 
 std::string describe_if_several(std::span<const Host> hosts) {
@@ -74,7 +90,7 @@ BackendChoice choose_backend(BackendChoice wanted, std::span<const Host> hosts) 
                           "'gloo', or start all ranks on one host");
   }
   if (wanted != BackendChoice::kAuto) return wanted;
-  return several.empty() ? BackendChoice::kShm : BackendChoice::kGloo;
+  return several.empty() ? BackendChoice::kShm : BackendChoice::kHosts;
 }
 
 }  // namespace fullshard::comm

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/fate.h"
 #include "comm/trace/recorder.h"
 #include "fullshard/base/check.h"
 #include "fullshard/base/error.h"
@@ -31,11 +32,14 @@ std::shared_ptr<Group> own_group(Group& all, int groups, int first_step, int str
 
 World::World(std::shared_ptr<Group> group, std::shared_ptr<Group> self,
              std::shared_ptr<trace::Recorder> recorder, int local_rank, int local_size)
-    : mesh_{group, std::move(self), std::move(group)},
+    : mesh_{nullptr, std::move(self), nullptr},
       recorder_(std::move(recorder)),
       local_rank_(local_rank),
       local_size_(local_size) {
-  FULLSHARD_CHECK(mesh_.all != nullptr);
+  FULLSHARD_CHECK(group != nullptr);
+  if (group->size() > 1) group = std::make_shared<Fate>()->bind(std::move(group));
+  mesh_.shard = group;
+  mesh_.all = std::move(group);
   FULLSHARD_CHECK(mesh_.replicate != nullptr);
   FULLSHARD_CHECK(recorder_ != nullptr);
 }

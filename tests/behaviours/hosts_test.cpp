@@ -13,28 +13,62 @@ namespace {
 
 using testing::CountedGroup;
 
+// What this rank has sent to other hosts.
+std::int64_t bytes_sent(const comm::Mesh& mesh) {
+  return mesh.shard->bytes_between_hosts() + mesh.replicate->bytes_between_hosts() +
+         mesh.all->bytes_between_hosts();
+}
+
 TEST(Behaviours, P7_BetweenHostsGoReducedGradientsOfTheShardsOnly) {
   const auto task = testing::gpt_problem(17, 6, 3);
   const testing::TrainOptions one{.steps = 1};
   const StateDict expected = testing::train_reference(task, one);
-  testing::run_on_hosts(2, 2, [&](comm::World& world, const comm::Mesh& mesh) {
+  testing::run_on_hosts(2, 2, [&](comm::World& world) {
     const auto model = task.build();
+    const comm::Mesh mesh = world.mesh({.replicate = 2});
+    ASSERT_TRUE(mesh.shard->shares_memory());
     const auto between = std::make_shared<CountedGroup>(mesh.replicate);
     const auto all = std::make_shared<CountedGroup>(mesh.all);
     const auto sharded = fully_shard(model, comm::Mesh{mesh.shard, between, all},
                                      {.sharding_strategy = ShardingStrategy::HYBRID_SHARD});
     between->counts = {};
     all->counts = {};
+    const std::int64_t sent_before = bytes_sent(mesh);
     testing::train_steps(*model, sharded, world, task, one);
     const Counters counters = sharded.counters();
     EXPECT_GT(counters.all_gathers, 0);
     EXPECT_EQ(between->counts.all_reduce, counters.parameter_shard_bytes);
+    // An all_reduce between two ranks sends as much as it reduces.
+    EXPECT_EQ(bytes_sent(mesh) - sent_before, counters.parameter_shard_bytes);
     for (const auto& group : {between, all}) {
       EXPECT_EQ(group->counts.all_gather, 0);
       EXPECT_EQ(group->counts.reduce_scatter, 0);
       EXPECT_EQ(group->counts.broadcast, 0);
     }
     EXPECT_EQ(all->counts.all_reduce, 0);
+    testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
+  });
+}
+
+// Sharded over all ranks of all hosts, a unit crosses to each other host once for every gather, and
+// its gradient once, as sums of a host.
+TEST(Behaviours, P7_ShardedOverHostsTheyExchangeEachPartOnce) {
+  const auto task = testing::gpt_problem(17, 6, 3);
+  const testing::TrainOptions one{.steps = 1};
+  const StateDict expected = testing::train_reference(task, one);
+  testing::run_on_hosts(2, 2, [&](comm::World& world) {
+    const auto model = task.build();
+    const auto all = std::make_shared<CountedGroup>(world.mesh().all);
+    const auto sharded = fully_shard(model, comm::Mesh{all, world.mesh().replicate, all}, {});
+    all->counts = {};
+    const std::int64_t sent_before = all->bytes_between_hosts();
+    testing::train_steps(*model, sharded, world, task, one);
+    std::int64_t sent = all->bytes_between_hosts() - sent_before;
+    EXPECT_GT(all->counts.all_gather, 0);
+    EXPECT_GT(all->counts.reduce_scatter, 0);
+    EXPECT_EQ(all->counts.broadcast + all->counts.all_reduce, 0);
+    world.group().all_reduce({&sent, 1, base::DType::kInt64}, comm::ReduceOp::kSum, {}).wait();
+    EXPECT_EQ(sent, all->counts.all_gather + all->counts.reduce_scatter);
     testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
   });
 }
@@ -65,9 +99,9 @@ void train_where_some_skip(const std::function<bool(int rank)>& uses_b, bool dyn
     static_cast<Optional&>(*reference).uses_b = uses_b(rank);
     (reference->loss(rows.x, rows.y) / 4).backward();
   }
-  testing::run_on_hosts(2, 2, [&](comm::World& world, const comm::Mesh& mesh) {
+  testing::run_on_hosts(2, 2, [&](comm::World& world) {
     const auto model = task.build();
-    const auto sharded = fully_shard(model, mesh,
+    const auto sharded = fully_shard(model, world.mesh({.replicate = 2}),
                                      {.auto_wrap_policy = wrap_named({"a", "b", "c"}),
                                       .sharding_strategy = ShardingStrategy::HYBRID_SHARD,
                                       .dynamic = dynamic});

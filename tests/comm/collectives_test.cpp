@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 
 #include "comm/ranks.h"
@@ -36,11 +37,28 @@ class Collectives : public ::testing::TestWithParam<Case> {
   }
 };
 
+bool is_long() { return std::getenv("FULLSHARD_LONG_TESTS") != nullptr; }
+
+// All of them where ranks are cheap; where they are not, threads cover the sizes, and processes
+// show that it is the same for them.
+std::vector<int> sizes_of(Backend backend) {
+  const std::vector<int> all = {1, 2, 3, 4, 5, 6, 7, 8, 13};
+  const bool devices = backend == Backend::kDeviceStandIn || backend == Backend::kNccl;
+  if (devices) return {1, 2, 3, 4, 5, 8};
+  if (is_long()) return all;
+  switch (backend) {
+    case Backend::kGlooProcesses: return {3};
+    case Backend::kHostsProcesses: return {4};
+    case Backend::kGlooThreads: return {1, 2, 3, 5};
+    case Backend::kHostsThreads: return {2, 3, 5, 7};
+    default: return all;
+  }
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const Backend backend : backends()) {
-    const bool processes = backend == Backend::kGlooProcesses;
-    for (const int size : processes ? std::vector<int>{3} : std::vector<int>{1, 2, 3, 4, 5, 8}) {
+    for (const int size : sizes_of(backend)) {
       all.push_back({backend, size});
     }
   }
@@ -247,8 +265,9 @@ TEST_P(Collectives, BarrierHoldsUntilAllHaveCome) {
   });
 }
 
-// The bits of a float sum depend on its order; it is the order of the ranks, whatever the staging
-// size and however often it is run.
+// The bits of a float sum depend on its order. It is the order of the ranks or, with several hosts,
+// that of the ranks of each and then that of the hosts, whatever the staging size and however often
+// it is run.
 std::vector<std::byte> reduced_bits(World& world, std::int64_t count, DType dtype) {
   Values values(dtype, count);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -259,18 +278,30 @@ std::vector<std::byte> reduced_bits(World& world, std::int64_t count, DType dtyp
   return values.bytes();
 }
 
-std::vector<std::byte> expected_bits(int size, std::int64_t count, DType dtype) {
-  std::vector<Values> parts(static_cast<std::size_t>(size), Values(dtype, count));
-  std::vector<const void*> pointers;
-  for (int r = 0; r < size; ++r) {
-    Values& part = parts[static_cast<std::size_t>(r)];
-    for (std::int64_t i = 0; i < count; ++i) {
-      part.set(i, std::sin(static_cast<double>(i * 13 + r * 7919)) * (r % 2 == 0 ? 1e3 : 1e-3));
+std::vector<std::byte> expected_bits(const std::vector<int>& hosts, std::int64_t count,
+                                     DType dtype) {
+  std::vector<Values> sums;  // by host, in fp32
+  for (int host = 0; host <= *std::max_element(hosts.begin(), hosts.end()); ++host) {
+    std::vector<Values> parts;
+    for (std::size_t r = 0; r < hosts.size(); ++r) {
+      if (hosts[r] != host) continue;
+      parts.emplace_back(dtype, count);
+      for (std::int64_t i = 0; i < count; ++i) {
+        parts.back().set(i, std::sin(static_cast<double>(i * 13 + static_cast<int>(r) * 7919)) *
+                                (r % 2 == 0 ? 1e3 : 1e-3));
+      }
     }
-    pointers.push_back(part.data());
+    std::vector<const void*> pointers;
+    for (Values& part : parts) pointers.push_back(part.data());
+    sums.emplace_back(DType::kFloat32, count);
+    reduce_parts_to(pointers, dtype, sums.back().data(), DType::kFloat32, count, ReduceOp::kSum);
   }
   Values out(dtype, count);
-  reduce_parts(pointers, out.data(), count, dtype, ReduceOp::kMean);
+  for (std::int64_t i = 0; i < count; ++i) {
+    float sum = 0;
+    for (const Values& of_host : sums) sum += static_cast<float>(of_host.get(i));
+    out.set(i, sum / static_cast<float>(hosts.size()));
+  }
   return out.bytes();
 }
 
@@ -280,7 +311,8 @@ TEST_P(Collectives, SumsHaveTheSameBitsEveryTime) {
               [](World& world) {
                 for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
                   for (const std::int64_t count : {100, 30001}) {
-                    const auto expected = expected_bits(world.size(), count, dtype);
+                    const auto expected =
+                        expected_bits(hosts_of(GetParam().backend, world.size()), count, dtype);
                     for (int repeat = 0; repeat < 3; ++repeat) {
                       ASSERT_EQ(reduced_bits(world, count, dtype), expected)
                           << base::to_string(dtype);
@@ -334,9 +366,10 @@ TEST_P(Collectives, WorksMayBeWaitedForInAnyOrder) {
 }
 
 // Large enough for every way a backend may cut an operation.
-TEST_P(Collectives, AFewMegabytes) {
+TEST_P(Collectives, ManyMegabytes) {
   run_ranks(GetParam().backend, size(), [](World& world) {
-    const std::int64_t count = 700'001;  // 2.8 MB
+    const std::int64_t whole = is_long() ? 16 << 20 : 2'100'003;  // 64 MB or 8 MB
+    const std::int64_t count = whole / world.size();
     Group& group = world.group();
     const auto root = world.size() - 1;
     Values sent = make_input(DType::kInt32, world.rank(), count);

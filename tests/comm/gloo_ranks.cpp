@@ -8,13 +8,23 @@
 namespace fullshard::comm::testing {
 namespace {
 
-void run_threads(int size, const std::function<void(World&)>& body, const CommOptions& options) {
+bool is_threads(Backend backend) {
+  return backend == Backend::kGlooThreads || backend == Backend::kHostsThreads;
+}
+
+bool is_hosts(Backend backend) {
+  return backend == Backend::kHostsThreads || backend == Backend::kHostsProcesses;
+}
+
+void run_threads(Backend backend, int size, const std::function<void(World&)>& body,
+                 const CommOptions& options) {
   const auto store = rendezvous::Store::in_memory();
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        World world = make_gloo_world(rank, size, store, options);
+        World world = is_hosts(backend) ? join_hosts(rank, hosts_of(backend, size), store, options)
+                                        : make_gloo_world(rank, size, store, options);
         body(world);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
@@ -23,21 +33,29 @@ void run_threads(int size, const std::function<void(World&)>& body, const CommOp
   }
 }
 
-void run_processes(int size, const std::function<void(World&)>& body, const CommOptions& options) {
-  GlooJob job(size, options);
-  for (int rank = 0; rank < size; ++rank) job.start(rank, body);
-  for (int rank = 0; rank < size; ++rank) job.expect_well(rank);
-}
-
 }  // namespace
 
-std::vector<Backend> backends() { return {Backend::kGlooThreads, Backend::kGlooProcesses}; }
+std::vector<Backend> backends() {
+  return {Backend::kGlooThreads, Backend::kGlooProcesses, Backend::kHostsThreads,
+          Backend::kHostsProcesses};
+}
 
 void run_ranks(Backend backend, int size, const std::function<void(World&)>& body,
                const CommOptions& options) {
-  if (backend == Backend::kGlooThreads) return run_threads(size, body, options);
-  ASSERT_EQ(backend, Backend::kGlooProcesses) << "this test program has only Gloo";
-  run_processes(size, body, options);
+  if (is_threads(backend)) return run_threads(backend, size, body, options);
+  run_ranks_but(-1, backend, size, body, options);
+}
+
+void run_ranks_but(int victim, Backend backend, int size, const std::function<void(World&)>& body,
+                   const CommOptions& options) {
+  ASSERT_TRUE(backend == Backend::kGlooProcesses || backend == Backend::kHostsProcesses)
+      << "this test program has only Gloo";
+  GlooJob job =
+      is_hosts(backend) ? GlooJob(hosts_of(backend, size), options) : GlooJob(size, options);
+  for (int rank = 0; rank < size; ++rank) job.start(rank, body);
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank != victim) job.expect_well(rank);
+  }
 }
 
 }  // namespace fullshard::comm::testing

@@ -193,6 +193,63 @@ void await_rounds(const SharedFlags& rounds) {
   while (rounds.get(0) < 2) std::this_thread::yield();
 }
 
+// Rank 0 shares no group with rank 3 but the world's, and hears of its death all the same.
+void expect_named_in_all_groups(GlooJob& job) {
+  for (int rank = 0; rank < 4; ++rank) {
+    job.start(rank, [rank](World& world) {
+      const Mesh mesh = world.mesh({.replicate = 2});
+      const Error error = expect_error(ErrorCode::kPeerLost, [&] {
+        world.group().barrier({});
+        if (rank == 3) raise(SIGKILL);
+        while (true) {
+          mesh.shard->barrier({"blocks.0", 1});
+          mesh.replicate->barrier({"blocks.0", 1});
+        }
+      });
+      EXPECT_EQ(error.rank(), 3) << error.what();
+    });
+  }
+  for (int rank = 0; rank < 3; ++rank) job.expect_well(rank);
+  EXPECT_EQ(job.processes().wait(3).signal, SIGKILL);
+}
+
+TEST(GlooProcesses, ADeathIsNamedInAllGroupsOfAMesh) {
+  GlooJob over_gloo(4, kPatient);
+  expect_named_in_all_groups(over_gloo);
+  GlooJob on_hosts({0, 0, 1, 1}, kPatient);
+  expect_named_in_all_groups(on_hosts);
+}
+
+// Within a host ranks wait for each other in shared memory, and the one that is stopped may be on
+// another host.
+TEST(GlooProcesses, WithSeveralHostsAStoppedRankIsNamedByAll) {
+  for (const int victim : {0, 3}) {
+    const SharedFlags rounds(1);
+    GlooJob job({0, 0, 1, 1}, {.timeout = seconds(3)});
+    for (int rank = 0; rank < 4; ++rank) {
+      job.start(rank, [&, rank](World& world) {
+        Values mine(DType::kFloat32, 1 << 20);
+        Values all(DType::kFloat32, 4 * mine.count());
+        const Error error = expect_error(ErrorCode::kTimeout, [&] {
+          while (true) {
+            world.group().all_gather(mine.input(), all.buffer(), {}, {"blocks.0", 1}).wait();
+            world.group()
+                .reduce_scatter(all.input(), mine.buffer(), ReduceOp::kMean, {}, {"blocks.0", 1})
+                .wait();
+            if (rank == victim) rounds.set(0, rounds.get(0) + 1);
+          }
+        });
+        EXPECT_EQ(error.rank(), victim) << error.what();
+      });
+    }
+    while (rounds.get(0) < 2) std::this_thread::yield();
+    ::kill(job.processes().pid(victim), SIGSTOP);
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank != victim) job.expect_well(rank);
+    }
+  }
+}
+
 // The connection that carries the data does not report the loss of a rank in the middle of a
 // message; the one beside it does.
 TEST(GlooProcesses, ADeathInTheMiddleOfALargeMessageIsNoticed) {

@@ -123,6 +123,31 @@ TEST(Init, RankZeroMayAskForGlooOnOneHost) {
   expect_all_well(processes, 3);
 }
 
+// LOCAL_WORLD_SIZE says 4 in become_rank(): who is on which host is asked of the hosts.
+TEST(Init, RanksOfAHostShareMemoryInAJobOfSeveral) {
+  const Listening listening;
+  Processes processes;
+  for (int rank = 0; rank < 4; ++rank) {
+    processes.start([&, rank] {
+      become_rank(rank, 4, listening.port, listening.fd);
+      setenv("FULLSHARD_HOST", rank < 2 ? "alpha" : "beta", 1);
+      CommOptions options = kPatient;
+      options.interface = "lo";
+      World world = init(options);
+      EXPECT_EQ(world.local_rank(), rank % 2);
+      EXPECT_EQ(world.local_size(), 2);
+      EXPECT_FALSE(world.group().shares_memory());
+      expect_sum_of_ranks(world);
+      const Mesh mesh = world.mesh({.replicate = 2});
+      EXPECT_TRUE(mesh.shard->shares_memory());
+      EXPECT_FALSE(mesh.replicate->shares_memory());
+      mesh.shard->allocate_shared(64, "test");
+      world.group().barrier({"leaving", -1});
+    });
+  }
+  expect_all_well(processes, 4);
+}
+
 // The store goes with rank 0, and its last words must not.
 TEST(Init, OverGlooTheDeathOfTheRankWithTheStoreIsNamed) {
   const Listening listening;
@@ -142,12 +167,13 @@ TEST(Init, OverGlooTheDeathOfTheRankWithTheStoreIsNamed) {
   EXPECT_TRUE(processes.wait(2).exited_well());
 }
 
-TEST(Hosts, SharedMemoryIsChosenForOneHostAndGlooForSeveral) {
+TEST(Hosts, SharedMemoryIsChosenForOneHostAndBothForSeveral) {
   const std::vector<Host> one(3, this_host());
   const std::vector<Host> two = {{"alpha", "1"}, {"beta", "2"}};
   EXPECT_EQ(choose_backend(BackendChoice::kAuto, one), BackendChoice::kShm);
   EXPECT_EQ(choose_backend(BackendChoice::kGloo, one), BackendChoice::kGloo);
-  EXPECT_EQ(choose_backend(BackendChoice::kAuto, two), BackendChoice::kGloo);
+  EXPECT_EQ(choose_backend(BackendChoice::kAuto, two), BackendChoice::kHosts);
+  EXPECT_EQ(choose_backend(BackendChoice::kGloo, two), BackendChoice::kGloo);
   const Error error =
       expect_error(ErrorCode::kConfiguration, [&] { choose_backend(BackendChoice::kShm, two); });
   EXPECT_THAT(std::string(error.what()), AllOf(HasSubstr("rank 1 on beta"), HasSubstr("'gloo'")));
@@ -220,6 +246,13 @@ TEST(Hosts, SeveralHostsAreListedWithTheirRanks) {
   EXPECT_THAT(describe_if_several(hosts),
               AllOf(HasSubstr("2 hosts"), HasSubstr("ranks 0 and 2 on alpha"),
                     HasSubstr("rank 1 on beta")));
+}
+
+TEST(Hosts, AnOptionSplitsAHost) {
+  const std::vector<Host> hosts = {this_host({.host = "a"}), this_host({.host = "b"}),
+                                   this_host({.host = "a"}), this_host()};
+  EXPECT_EQ(number_hosts(hosts), (std::vector<int>{0, 1, 0, 2}));
+  EXPECT_EQ(hosts[1].name, "b");
 }
 
 TEST(Hosts, TravelAsText) {

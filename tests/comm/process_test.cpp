@@ -84,6 +84,30 @@ TEST_P(KilledRank, IsNamedByAllWhoWaitForIt) {
   }
 }
 
+// Rank 0 shares no group with rank 3 but the world's, and hears of its death all the same.
+TEST(ShmProcesses, ADeathIsNamedInAllGroupsOfAMesh) {
+  FileExchange exchange;
+  Processes processes;
+  for (int rank = 0; rank < 4; ++rank) {
+    processes.start([&, rank] {
+      FileExchange own(exchange);
+      World world = make_shm_world(rank, 4, rank, own, kPatient);
+      const Mesh mesh = world.mesh({.replicate = 2});
+      const Error error = expect_error(ErrorCode::kPeerLost, [&] {
+        world.group().barrier({});
+        if (rank == 3) raise(SIGKILL);
+        while (true) {
+          mesh.shard->barrier({"blocks.0", 1});
+          mesh.replicate->barrier({"blocks.0", 1});
+        }
+      });
+      EXPECT_EQ(error.rank(), 3) << error.what();
+    });
+  }
+  expect_all_well(processes, 0, 3);
+  EXPECT_EQ(processes.wait(3).signal, SIGKILL);
+}
+
 TEST(ShmProcesses, ADeathEndsWaitsOnBoards) {
   FileExchange exchange;
   Processes processes;

@@ -107,7 +107,8 @@ TEST(Rank0OnlyAlone, OfOneRankIsTheWork) {
 std::vector<Backend> process_backends() {
   std::vector<Backend> found = backends();
   std::erase_if(found, [](Backend backend) {
-    return backend != Backend::kShmProcesses && backend != Backend::kGlooProcesses;
+    return backend != Backend::kShmProcesses && backend != Backend::kGlooProcesses &&
+           backend != Backend::kHostsProcesses;
   });
   return found;
 }

@@ -43,7 +43,7 @@ void run_shm_threads(int size, const std::function<void(World&)>& body,
   }
 }
 
-void run_shm_processes(int size, const std::function<void(World&)>& body,
+void run_shm_processes(int victim, int size, const std::function<void(World&)>& body,
                        const CommOptions& options) {
   const FileExchange exchange;
   Processes processes;
@@ -55,6 +55,7 @@ void run_shm_processes(int size, const std::function<void(World&)>& body,
     });
   }
   for (int rank = 0; rank < size; ++rank) {
+    if (rank == victim) continue;
     const Ended ended = processes.wait(rank);
     EXPECT_TRUE(ended.exited_well()) << "rank " << rank << ": " << ended.text;
   }
@@ -75,12 +76,15 @@ void run_ranks(Backend backend, int size, const std::function<void(World&)>& bod
   switch (backend) {
     case Backend::kLocal: return run_local(size, body, options);
     case Backend::kShmThreads: return run_shm_threads(size, body, options);
-    case Backend::kShmProcesses: return run_shm_processes(size, body, options);
-    case Backend::kGlooThreads:
-    case Backend::kGlooProcesses:
-    case Backend::kDeviceStandIn:
-    case Backend::kNccl: FAIL() << name_of(backend) << " is not in this test program";
+    case Backend::kShmProcesses: return run_shm_processes(-1, size, body, options);
+    default: FAIL() << name_of(backend) << " is not in this test program";
   }
+}
+
+void run_ranks_but(int victim, Backend backend, int size, const std::function<void(World&)>& body,
+                   const CommOptions& options) {
+  ASSERT_EQ(backend, Backend::kShmProcesses);
+  run_shm_processes(victim, size, body, options);
 }
 
 }  // namespace fullshard::comm::testing

@@ -85,13 +85,11 @@ TEST(Network, HybridShardingWithAndWithoutSharedMemoryInsideAHost) {
     for (const bool dynamic : {false, true}) {
       const FullyShardOptions sharding{
           .sharding_strategy = ShardingStrategy::HYBRID_SHARD, .rules = rules, .dynamic = dynamic};
-      testing::run_on_hosts(2, 2, [&](comm::World& world, const comm::Mesh& mesh) {
-        expect_hybrid(task, world, mesh, sharding, expected, options);
-      });
-      testing::run_over_gloo(4, [&](comm::World& world) {
-        const comm::Mesh mesh = world.mesh({.replicate = 2});
-        expect_hybrid(task, world, mesh, sharding, expected, options);
-      });
+      const auto hybrid = [&](comm::World& world) {
+        expect_hybrid(task, world, world.mesh({.replicate = 2}), sharding, expected, options);
+      };
+      testing::run_on_hosts(2, 2, hybrid);
+      testing::run_over_gloo(4, hybrid);
     }
   }
 }

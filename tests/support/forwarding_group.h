@@ -50,6 +50,8 @@ class ForwardingGroup : public comm::Group {
     return group_->subgroup(ranks);
   }
   void abort(std::string_view reason) noexcept override { group_->abort(reason); }
+  void fail(const base::Error& failure) noexcept override { group_->fail(failure); }
+  std::int64_t bytes_between_hosts() const override { return group_->bytes_between_hosts(); }
 
  protected:
   comm::Group& group() const { return *group_; }

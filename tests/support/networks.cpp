@@ -6,21 +6,21 @@
 #include <utility>
 #include <vector>
 
-#include "comm/local/local_world.h"
 #include "fullshard/comm/c10d/gloo.h"
 
 namespace fullshard::testing {
+namespace {
 
-void run_over_gloo(int size, const std::function<void(comm::World&)>& body,
-                   const comm::CommOptions& options) {
-  const auto store = rendezvous::Store::in_memory();
+// Runs `body` on the ranks that `join` makes, as threads. Rethrows what the first rank threw.
+void run(int size, const std::function<comm::World(int rank)>& join,
+         const std::function<void(comm::World&)>& body) {
   std::mutex mutex;
   std::exception_ptr first;
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        comm::World world = comm::make_gloo_world(rank, size, store, options);
+        comm::World world = join(rank);
         body(world);
       } catch (...) {
         const std::lock_guard lock(mutex);
@@ -32,25 +32,28 @@ void run_over_gloo(int size, const std::function<void(comm::World&)>& body,
   if (first) std::rethrow_exception(first);
 }
 
+}  // namespace
+
+void run_over_gloo(int size, const std::function<void(comm::World&)>& body,
+                   const comm::CommOptions& options) {
+  const auto store = rendezvous::Store::in_memory();
+  run(
+      size, [&](int rank) { return comm::make_gloo_world(rank, size, store, options); }, body);
+}
+
 void run_both_ways(int size, const std::function<void(comm::World&)>& body) {
   comm::run_as_threads(size, body);
   run_over_gloo(size, body);
 }
 
-void run_on_hosts(int hosts, int ranks,
-                  const std::function<void(comm::World&, const comm::Mesh&)>& body) {
-  std::vector<comm::World> in_host;
-  for (int host = 0; host < hosts; ++host) {
-    for (comm::World& world : comm::local::make_local_worlds(ranks, {})) {
-      in_host.push_back(std::move(world));
-    }
-  }
-  run_over_gloo(hosts * ranks, [&](comm::World& world) {
-    const auto own = static_cast<std::size_t>(world.rank());
-    comm::Mesh mesh = world.mesh({.replicate = hosts});
-    mesh.shard = in_host[own].mesh().all;
-    body(world, mesh);
-  });
+void run_on_hosts(int hosts, int ranks, const std::function<void(comm::World&)>& body) {
+  const auto store = rendezvous::Store::in_memory();
+  const auto join = [&](int rank) {
+    return comm::make_hosts_world(
+        rank, hosts * ranks, store,
+        {.interface = "lo", .host = "host" + std::to_string(rank / ranks)});
+  };
+  run(hosts * ranks, join, body);
 }
 
 }  // namespace fullshard::testing

@@ -15,9 +15,7 @@ void run_over_gloo(int size, const std::function<void(comm::World&)>& body,
 /// Runs `body` on ranks that share memory and then on ranks that do not.
 void run_both_ways(int size, const std::function<void(comm::World&)>& body);
 
-/// Ranks on `hosts` hosts of `ranks` each: `mesh` has the ranks of one host as its shard group,
-/// which share memory, and `world` is that of all ranks, which do not.
-void run_on_hosts(int hosts, int ranks,
-                  const std::function<void(comm::World& world, const comm::Mesh& mesh)>& body);
+/// Ranks on `hosts` hosts of `ranks` each, one host after the other: those of a host share memory.
+void run_on_hosts(int hosts, int ranks, const std::function<void(comm::World& world)>& body);
 
 }  // namespace fullshard::testing

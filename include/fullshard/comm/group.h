@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "fullshard/base/error.h"
 #include "fullshard/comm/types.h"
 #include "fullshard/comm/work.h"
 
@@ -108,6 +109,14 @@ class Group {
   /// Tells the other ranks that this one is leaving because of an error: their waits throw
   /// kPeerLost with `reason` at once. Never blocks, never throws.
   virtual void abort(std::string_view reason) noexcept = 0;
+
+  /// As abort, for a failure that this rank has learnt of by other means, for instance from another
+  /// group: the other ranks throw it as it is, with its code and its rank.
+  virtual void fail(const base::Error& failure) noexcept = 0;
+
+  /// Bytes that collectives of this group have sent from this rank to ranks on other hosts, without
+  /// the short messages that ranks greet each other with. Any thread may call.
+  virtual std::int64_t bytes_between_hosts() const = 0;
 };
 
 }  // namespace fullshard::comm

@@ -47,9 +47,10 @@ struct OpTag {
 
 /// What carries the data between ranks.
 enum class BackendChoice {
-  kAuto,  ///< shared memory when all ranks are on one host, Gloo otherwise
-  kShm,   ///< shared memory; an error when the ranks are on several hosts
-  kGloo,  ///< TCP, also between ranks of one host
+  kAuto,   ///< kShm when all ranks are on one host, kHosts otherwise
+  kShm,    ///< shared memory; an error when the ranks are on several hosts
+  kHosts,  ///< shared memory inside each host, Gloo between them
+  kGloo,   ///< Gloo over TCP, also between ranks of one host
 };
 
 /// Behaviour of a group's waits, and how World::init connects its ranks.
@@ -72,6 +73,10 @@ struct CommOptions {
   /// commas, of which the first that this host has is taken. Empty: GLOO_SOCKET_IFNAME, else the
   /// interface that leads to the job's store. Each rank uses its own value.
   std::string interface = {};
+  /// Ranks share memory only with ranks of the same value, even on one host: for trying out a job
+  /// of several hosts on one, and for containers that are to be kept apart. Empty: FULLSHARD_HOST.
+  /// Each rank uses its own value.
+  std::string host = {};
   /// Folder for flight records: when a group of several ranks fails, each rank writes what it did
   /// last to flight_rank<rank>.json there, and its error names the file. Empty: they are not
   /// written, but can be by World::write_flight_record and FlightSignal. Each rank uses its own

@@ -16,7 +16,8 @@ class Recorder;
 
 /// All ranks of a job, as one of them sees it. Value type; copies refer to the same job.
 /// With one rank every collective is an identity, so user code never asks whether it is
-/// distributed.
+/// distributed. The groups of a world end together: what a rank learns in one of them, that another
+/// rank is lost, stuck or in a different call, fails the others as well.
 class World {
  public:
   /// Joins the world this process was launched into; see comm/init.h. It lies in libfullshard.so,

@@ -32,18 +32,6 @@ void copy(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0 && to != from) std::memmove(to, from, bytes);
 }
 
-// As equal as whole cache lines allow.
-Parts cut_evenly(std::int64_t count, int ranks, DType dtype) {
-  const auto line = static_cast<std::int64_t>(64 / base::size_of(dtype));
-  const std::int64_t lines = (count + line - 1) / line;
-  const std::int64_t each = (lines + ranks - 1) / ranks * line;
-  std::vector<std::int64_t> counts;
-  for (int rank = 0; rank < ranks; ++rank) {
-    counts.push_back(std::clamp<std::int64_t>(count - rank * each, 0, each));
-  }
-  return shared::cut(counts, ranks, "a cut");
-}
-
 // The rounds of a reduce-scatter: while one is reduced, the next is on its way.
 class Rounds {
  public:
@@ -126,6 +114,17 @@ void reduce_whole(Transfer& transfer, Seat seat, Buffer inout, ReduceOp op) {
 }
 
 }  // namespace
+
+Parts cut_evenly(std::int64_t count, int ranks, DType dtype) {
+  const auto line = static_cast<std::int64_t>(64 / base::size_of(dtype));
+  const std::int64_t lines = (count + line - 1) / line;
+  const std::int64_t each = (lines + ranks - 1) / ranks * line;
+  std::vector<std::int64_t> counts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    counts.push_back(std::clamp<std::int64_t>(count - rank * each, 0, each));
+  }
+  return shared::cut(counts, ranks, "a cut");
+}
 
 void all_gather(Transfer& transfer, Seat seat, const void* mine, void* all, const Parts& parts,
                 DType dtype) {

@@ -22,6 +22,9 @@ struct Seat {
   int after(int steps) const { return (rank + steps) % size; }
 };
 
+/// Cuts a buffer into parts for `ranks` ranks, as equal as whole cache lines allow.
+shared::Parts cut_evenly(std::int64_t count, int ranks, base::DType dtype);
+
 void all_gather(Transfer& transfer, Seat seat, const void* mine, void* all,
                 const shared::Parts& parts, base::DType dtype);
 

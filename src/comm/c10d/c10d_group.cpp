@@ -12,6 +12,7 @@
 #include "comm/local/local_world.h"
 #include "comm/shared/arguments.h"
 #include "comm/shared/report.h"
+#include "fullshard/base/check.h"
 
 namespace fullshard::comm::c10d {
 namespace {
@@ -86,13 +87,24 @@ OperationRecord record_of(OperationKind kind, ConstBuffer whole, const OpTag& ta
 }  // namespace
 
 C10dGroup::C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
-                     std::shared_ptr<trace::GroupTrace> trace, CommOptions options)
+                     std::shared_ptr<trace::GroupTrace> trace, Placement placement,
+                     CommOptions options)
     : store_(std::move(store)),
       connect_(std::move(connect)),
       trace_(std::move(trace)),
       options_(std::move(options)),
+      placement_(std::move(placement)),
       exceptions_at_start_(std::uncaught_exceptions()) {
   const int size = static_cast<int>(trace_->ranks().size());
+  FULLSHARD_CHECK_EQ(placement_.host_of.size(), trace_->ranks().size());
+  for (const int host : placement_.host_of) {
+    elsewhere_.push_back(host != placement_.host_of[static_cast<std::size_t>(rank)]);
+  }
+  const Seat seat{rank, size};
+  collectives_ = placement_.inside == nullptr
+                     ? make_flat_collectives(seat, options_.staging)
+                     : make_hierarchical_collectives(seat, HostMap(placement_.host_of),
+                                                     placement_.inside, options_.staging);
   const auto deadline = base::Deadline::after(options_.timeout);
   data_ = connect_(store_.with_prefix("data"), rank, size, deadline.remaining());
   auto control = connect_(store_.with_prefix("control"), rank, size, deadline.remaining());
@@ -114,8 +126,16 @@ C10dGroup::~C10dGroup() {
 }
 
 void C10dGroup::interrupt() noexcept {
-  const std::lock_guard lock(current_mutex_);
-  if (current_ != nullptr) current_->interrupt();
+  {
+    const std::lock_guard lock(current_mutex_);
+    if (current_ != nullptr) current_->interrupt();
+  }
+  if (placement_.inside == nullptr) return;
+  try {
+    membership_->throw_if_failed("an operation");
+  } catch (const Error& failure) {
+    placement_.inside->fail(failure);
+  }
 }
 
 int C10dGroup::waited_for() noexcept {
@@ -127,6 +147,12 @@ void C10dGroup::ring() noexcept {
   const std::lock_guard lock(current_mutex_);
   timed_out_ = true;
   if (current_ != nullptr) current_->interrupt();
+}
+
+int C10dGroup::member(int world_rank) const {
+  const std::vector<int>& members = membership_->members();
+  const auto place = std::find(members.begin(), members.end(), world_rank);
+  return place == members.end() ? -1 : static_cast<int>(place - members.begin());
 }
 
 std::shared_ptr<Job> C10dGroup::start(const OperationRecord& record, Algorithm algorithm) {
@@ -172,6 +198,7 @@ void C10dGroup::run(std::uint64_t number, const OperationRecord& record,
 void C10dGroup::carry_out(std::uint64_t number, const OperationRecord& record,
                           const Algorithm& algorithm) {
   membership_->enter(number, record);
+  const OpTag tag{std::string(record.unit.view()), record.step};
   Greeting greeting(*membership_, number, record);
   Transfer transfer(*data_, tag_of(number));
   {
@@ -187,11 +214,20 @@ void C10dGroup::carry_out(std::uint64_t number, const OperationRecord& record,
   std::exception_ptr error;
   try {
     greeting.exchange(transfer);
-    algorithm(transfer);
+    transfer.count_into(bytes_between_hosts_, elsewhere_);
+    algorithm({transfer, tag});
   } catch (const Interrupted& interruption) {
     interrupted = interruption;
   } catch (const ConnectionLost& loss) {
     lost = loss.peer;
+  } catch (const Error& failure) {  // of the host's ranks among themselves, or of the greeting
+    if (failure.code() == ErrorCode::kTimeout) {
+      interrupted = Interrupted{member(failure.rank())};
+      ring();
+    } else {
+      membership_->fail(failure.code(), failure.rank(), failure.what());
+      error = std::current_exception();
+    }
   } catch (...) {
     error = std::current_exception();
   }
@@ -220,8 +256,8 @@ Work C10dGroup::all_gather(ConstBuffer mine, Buffer all, std::span<const std::in
   const Parts parts = shared::cut_whole(all, mine, counts, rank(), size(), "all_gather");
   OperationRecord record = record_of(OperationKind::kAllGather, all, tag);
   record.set_counts(parts.counts);
-  return begin(record, [seat = Seat{rank(), size()}, mine, all, parts](Transfer& transfer) {
-    c10d::all_gather(transfer, seat, mine.data, all.data, parts, all.dtype);
+  return begin(record, [this, mine, all, parts](Call call) {
+    collectives_->all_gather(call, mine.data, all.data, parts, all.dtype);
   });
 }
 
@@ -232,9 +268,8 @@ Work C10dGroup::reduce_scatter(ConstBuffer all, Buffer mine, ReduceOp op,
   OperationRecord record = record_of(OperationKind::kReduceScatter, all, tag);
   record.op = op;
   record.set_counts(parts.counts);
-  return begin(record, [seat = Seat{rank(), size()}, all, mine, op, parts,
-                        chunk = options_.staging](Transfer& transfer) {
-    c10d::reduce_scatter(transfer, seat, all.data, mine.data, parts, all.dtype, op, chunk);
+  return begin(record, [this, all, mine, op, parts](Call call) {
+    collectives_->reduce_scatter(call, all.data, mine.data, parts, all.dtype, op);
   });
 }
 
@@ -243,9 +278,7 @@ Work C10dGroup::all_reduce(Buffer inout, ReduceOp op, const OpTag& tag) {
   shared::check_reduction(inout.dtype, op, "all_reduce");
   OperationRecord record = record_of(OperationKind::kAllReduce, inout, tag);
   record.op = op;
-  return begin(record,
-               [seat = Seat{rank(), size()}, inout, op, chunk = options_.staging](
-                   Transfer& transfer) { c10d::all_reduce(transfer, seat, inout, op, chunk); });
+  return begin(record, [this, inout, op](Call call) { collectives_->all_reduce(call, inout, op); });
 }
 
 Work C10dGroup::broadcast(Buffer inout, int root, const OpTag& tag) {
@@ -253,9 +286,8 @@ Work C10dGroup::broadcast(Buffer inout, int root, const OpTag& tag) {
   shared::check_root(root, size(), "broadcast");
   OperationRecord record = record_of(OperationKind::kBroadcast, inout, tag);
   record.root = root;
-  return begin(record, [seat = Seat{rank(), size()}, inout, root](Transfer& transfer) {
-    c10d::broadcast(transfer, seat, inout, root);
-  });
+  return begin(record,
+               [this, inout, root](Call call) { collectives_->broadcast(call, inout, root); });
 }
 
 Work C10dGroup::all_to_all(ConstBuffer send, std::span<const std::int64_t> send_counts, Buffer recv,
@@ -269,11 +301,10 @@ Work C10dGroup::all_to_all(ConstBuffer send, std::span<const std::int64_t> send_
   shared::check_total(recv, in, "all_to_all receive");
   OperationRecord record(OperationKind::kAllToAll, tag);
   record.dtype = send.dtype;
-  return begin(record,
-               [this, seat = Seat{rank(), size()}, send, recv, out, in](Transfer& transfer) {
-                 exchange_counts(transfer, out.counts, in.counts);
-                 c10d::all_to_all(transfer, seat, send.data, out, recv.data, in, send.dtype);
-               });
+  return begin(record, [this, send, recv, out, in](Call call) {
+    exchange_counts(call.transfer, out.counts, in.counts);
+    collectives_->all_to_all(call, send.data, out, recv.data, in, send.dtype);
+  });
 }
 
 // Shows every rank every count, so that all find the same mismatch.
@@ -312,7 +343,7 @@ void C10dGroup::barrier(const OpTag& tag) { greet(OperationRecord(OperationKind:
 
 void C10dGroup::greet(const OperationRecord& record) {
   const BusyScope busy(busy_, membership_->world_rank(rank()), record);
-  start(record, [](Transfer&) {})->wait();
+  start(record, [](Call) {})->wait();
 }
 
 void C10dGroup::look(const OperationRecord& record) {
@@ -333,16 +364,37 @@ std::shared_ptr<Group> C10dGroup::subgroup(std::span<const int> ranks) {
   const std::vector<std::int64_t> wide(ranks.begin(), ranks.end());
   record.set_counts(wide);
   const BusyScope busy(busy_, membership_->world_rank(rank()), record);
-  start(record, [](Transfer&) {})->wait();
+  start(record, [](Call) {})->wait();
+  std::shared_ptr<Group> inside = inside_of(ranks);
   const auto own = std::find(ranks.begin(), ranks.end(), rank());
   if (own == ranks.end()) return nullptr;
   std::vector<int> members;
-  for (const int member : ranks) members.push_back(membership_->world_rank(member));
+  std::vector<int> host_of;
+  for (const int member : ranks) {
+    members.push_back(membership_->world_rank(member));
+    host_of.push_back(placement_.host_of[static_cast<std::size_t>(member)]);
+  }
   auto trace = trace_->subgroup(started_, std::move(members));
   if (ranks.size() == 1) return local::make_single_group(std::move(trace), options_);
+  const HostMap hosts(host_of);
+  if (inside != nullptr && hosts.hosts() == 1) return inside;
+  if (!hosts.any_together()) inside = nullptr;
   return std::make_shared<C10dGroup>(store_.with_prefix(fmt::format("group{}", started_)), connect_,
                                      static_cast<int>(own - ranks.begin()), std::move(trace),
-                                     options_);
+                                     Placement{std::move(host_of), std::move(inside)}, options_);
+}
+
+// Of the given ranks those on this host, as a group that shares memory; null when there are none,
+// or this rank is not among them, or hosts are not looked at.
+std::shared_ptr<Group> C10dGroup::inside_of(std::span<const int> ranks) const {
+  if (placement_.inside == nullptr) return nullptr;
+  const HostMap hosts(placement_.host_of);
+  const int here = hosts.host_of(rank());
+  std::vector<int> locals;
+  for (const int member : ranks) {
+    if (hosts.host_of(member) == here) locals.push_back(hosts.local(member));
+  }
+  return locals.empty() ? nullptr : placement_.inside->subgroup(locals);
 }
 
 }  // namespace fullshard::comm::c10d

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "comm/c10d/collectives.h"
 #include "comm/c10d/lane.h"
 #include "comm/c10d/membership.h"
 #include "comm/c10d/transfer.h"
@@ -22,8 +23,18 @@ namespace fullshard::comm::c10d {
 using ConnectRanks = std::function<std::unique_ptr<Link>(const rendezvous::Store& store, int rank,
                                                          int size, base::Duration timeout)>;
 
+/// Where the ranks of a group are.
+struct Placement {
+  std::vector<int> host_of;  ///< by rank, a number of its host
+  /// The ranks of this host, in their order, with shared memory between them; null when messages go
+  /// between all ranks. Null on all ranks or on none.
+  std::shared_ptr<Group> inside;
+};
+
 /// Group whose ranks send each other messages over a backend of c10d. Collectives are made of
-/// messages here, and reductions are ours, in the order of the ranks.
+/// messages here, and reductions are ours, in the order of the ranks; or of messages between hosts
+/// and shared memory inside them, when the placement says so. Subgroups are then the quickest that
+/// their ranks' hosts allow: shared memory on one host, messages for one rank a host, or both.
 ///
 /// Operations run one after the other on a thread of the group; a Work waits for its own. Each
 /// begins with a greeting, in which every rank tells every other what it is calling; so differences
@@ -34,7 +45,7 @@ class C10dGroup final : public Group, public shared::Greeter {
   /// Collective: connects the ranks that `trace` lists and meets them once. All ranks pass the same
   /// options.staging.
   C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
-            std::shared_ptr<trace::GroupTrace> trace, CommOptions options);
+            std::shared_ptr<trace::GroupTrace> trace, Placement placement, CommOptions options);
 
   /// Waits for the operations that were started, then leaves. During the unwinding of an exception
   /// the others are told of an error first.
@@ -65,9 +76,13 @@ class C10dGroup final : public Group, public shared::Greeter {
 
   std::shared_ptr<Group> subgroup(std::span<const int> ranks) override;
   void abort(std::string_view reason) noexcept override;
+  void fail(const base::Error& failure) noexcept override {
+    membership_->fail(failure.code(), failure.rank(), failure.what());
+  }
+  std::int64_t bytes_between_hosts() const override { return bytes_between_hosts_.load(); }
 
  private:
-  using Algorithm = std::function<void(Transfer&)>;
+  using Algorithm = std::function<void(Call)>;
 
   std::shared_ptr<Job> start(const shared::OperationRecord& record, Algorithm algorithm);
   Work begin(const shared::OperationRecord& record, Algorithm algorithm);
@@ -76,8 +91,10 @@ class C10dGroup final : public Group, public shared::Greeter {
                  const Algorithm& algorithm);
   [[noreturn]] void rethrow(const base::Error& error) const;
   void interrupt() noexcept;
+  int member(int world_rank) const;  // its number in the group, -1 when it is none
   int waited_for() noexcept;
   void ring() noexcept;
+  std::shared_ptr<Group> inside_of(std::span<const int> ranks) const;
   void exchange_counts(Transfer& transfer, const std::vector<std::int64_t>& send,
                        const std::vector<std::int64_t>& recv);
 
@@ -85,6 +102,10 @@ class C10dGroup final : public Group, public shared::Greeter {
   ConnectRanks connect_;
   std::shared_ptr<trace::GroupTrace> trace_;
   CommOptions options_;
+  Placement placement_;
+  std::vector<bool> elsewhere_;  // by rank, whether it is on another host
+  std::atomic<std::int64_t> bytes_between_hosts_ = 0;
+  std::unique_ptr<Collectives> collectives_;
   std::unique_ptr<Link> data_;
   int exceptions_at_start_;
   std::atomic<bool> busy_ = false;

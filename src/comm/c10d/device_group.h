@@ -66,6 +66,9 @@ class DeviceGroup final : public Group {
 
   std::shared_ptr<Group> subgroup(std::span<const int> ranks) override;
   void abort(std::string_view reason) noexcept override { host_->abort(reason); }
+  void fail(const base::Error& failure) noexcept override { host_->fail(failure); }
+  /// Not counted: the backend of the devices chooses the way.
+  std::int64_t bytes_between_hosts() const override { return 0; }
 
  private:
   using Algorithm = std::function<void(DeviceCollectives&)>;

@@ -6,11 +6,15 @@
 #include <vector>
 
 #include "comm/c10d/address.h"
+#include "comm/c10d/c10d_group.h"
 #include "comm/c10d/gloo_backend.h"
+#include "comm/c10d/host_map.h"
+#include "comm/c10d/store_exchange.h"
 #include "comm/host.h"
 #include "comm/local/local_world.h"
 #include "comm/shared/arguments.h"
 #include "comm/shared/report.h"
+#include "comm/shm/shm_group.h"
 #include "fullshard/base/error.h"
 #include "fullshard/base/log.h"
 #include "fullshard/comm/c10d/gloo.h"
@@ -42,6 +46,12 @@ Present present_from_text(const std::string& text) {
           host_from_text(text.substr(second + 1))};
 }
 
+std::vector<int> hosts_of(const std::vector<Present>& all) {
+  std::vector<Host> hosts;
+  for (const Present& present : all) hosts.push_back(present.host);
+  return number_hosts(hosts);
+}
+
 // Waits for the others' lines, and checks that all mean the same world.
 std::vector<Present> call_the_roll(int rank, int size, const Store& store,
                                    const CommOptions& options) {
@@ -50,7 +60,7 @@ std::vector<Present> call_the_roll(int rank, int size, const Store& store,
     throw Error(ErrorCode::kMismatch,
                 fmt::format("a process joined as rank {}, which has come already", rank));
   }
-  store.set(key_of(rank), to_text(Present{size, options.staging, this_host()}));
+  store.set(key_of(rank), to_text(Present{size, options.staging, this_host(options)}));
   std::vector<Present> all;
   std::vector<int> absent;
   for (int other = 0; other < size; ++other) {
@@ -92,9 +102,23 @@ std::string own_address(const std::vector<Present>& all, const Store& store,
   return choice.address;
 }
 
-}  // namespace
+// The ranks of this host share memory.
+std::shared_ptr<Group> join_host(int rank, const trace::GroupTrace& world,
+                                 const std::vector<int>& host_of, const Store& keys,
+                                 const CommOptions& options) {
+  const c10d::HostMap hosts(host_of);
+  if (!hosts.any_together()) return nullptr;
+  const int here = hosts.host_of(rank);
+  const std::vector<int>& members = hosts.ranks(here);
+  if (members.size() == 1) return local::make_single_group(world.self(), options);
+  c10d::StoreExchange exchange(keys.with_prefix(fmt::format("host{}", here)));
+  return shm::make_shm_group(
+      hosts.local(rank),
+      std::make_shared<trace::GroupTrace>(world.recorder(), fmt::format("host{}", here), members),
+      exchange, options);
+}
 
-World make_gloo_world(int rank, int size, const Store& store, const CommOptions& options) {
+World join(int rank, int size, const Store& store, const CommOptions& options, bool shares_hosts) {
   if (size < 1 || rank < 0 || rank >= size) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("rank {} of {} ranks does not exist", rank, size));
@@ -106,15 +130,25 @@ World make_gloo_world(int rank, int size, const Store& store, const CommOptions&
   CommOptions agreed = options;
   agreed.staging = all.front().staging;
   const auto trace = trace::GroupTrace::of_world(rank, size, options);
+  c10d::Placement placement{hosts_of(all), nullptr};
+  if (shares_hosts) placement.inside = join_host(rank, *trace, placement.host_of, own_keys, agreed);
+  const c10d::HostMap hosts(placement.host_of);
   auto group = std::make_shared<c10d::C10dGroup>(
       own_keys.with_prefix("world"), c10d::gloo_over_tcp(own_address(all, store, options)), rank,
-      trace, agreed);
-  const std::string& here = all[static_cast<std::size_t>(rank)].host.identity;
-  const auto is_here = [&](const Present& present) { return present.host.identity == here; };
-  const auto local_rank = std::count_if(all.begin(), all.begin() + rank, is_here);
-  const auto local_size = std::count_if(all.begin(), all.end(), is_here);
+      trace, std::move(placement), agreed);
   return World(std::move(group), local::make_single_group(trace->self(), options),
-               trace->recorder(), static_cast<int>(local_rank), static_cast<int>(local_size));
+               trace->recorder(), hosts.local(rank),
+               static_cast<int>(hosts.ranks(hosts.host_of(rank)).size()));
+}
+
+}  // namespace
+
+World make_gloo_world(int rank, int size, const Store& store, const CommOptions& options) {
+  return join(rank, size, store, options, /*shares_hosts=*/false);
+}
+
+World make_hosts_world(int rank, int size, const Store& store, const CommOptions& options) {
+  return join(rank, size, store, options, /*shares_hosts=*/true);
 }
 
 }  // namespace fullshard::comm

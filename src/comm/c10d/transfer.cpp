@@ -13,6 +13,14 @@ void Transfer::send(int to, const void* data, std::size_t bytes) {
   } catch (const std::exception&) {
     throw ConnectionLost{to};
   }
+  if (counter_ != nullptr && (*counted_)[static_cast<std::size_t>(to)]) {
+    counter_->fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
+  }
+}
+
+void Transfer::count_into(std::atomic<std::int64_t>& counter, const std::vector<bool>& whom) {
+  counter_ = &counter;
+  counted_ = &whom;
 }
 
 void Transfer::recv(int from, void* data, std::size_t bytes) {

@@ -2,8 +2,10 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <mutex>
+#include <vector>
 
 #include "comm/c10d/link.h"
 
@@ -32,6 +34,9 @@ class Transfer {
   /// Interrupted or ConnectionLost.
   void send(int to, const void* data, std::size_t bytes);
   void recv(int from, void* data, std::size_t bytes);
+
+  /// From now on adds to `counter` the bytes that are sent to ranks whose entry in `whom` is set.
+  void count_into(std::atomic<std::int64_t>& counter, const std::vector<bool>& whom);
 
   /// Messages started so far; the argument of finish().
   std::size_t posted() const { return posted_; }
@@ -62,6 +67,8 @@ class Transfer {
 
   Link& link_;
   int tag_;
+  std::atomic<std::int64_t>* counter_ = nullptr;
+  const std::vector<bool>* counted_ = nullptr;
   std::size_t posted_ = 0;
   std::size_t finished_ = 0;
   std::atomic<int> waited_for_ = -1;

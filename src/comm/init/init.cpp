@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "comm/c10d/store_exchange.h"
 #include "comm/host.h"
 #include "comm/shared/report.h"
 #include "fullshard/base/error.h"
 #include "fullshard/base/log.h"
 #include "fullshard/comm/c10d/gloo.h"
-#include "fullshard/comm/exchange.h"
 #include "fullshard/comm/shm.h"
 #include "fullshard/rendezvous/launch_environment.h"
 #include "fullshard/rendezvous/store.h"
@@ -30,18 +30,6 @@ using rendezvous::LaunchEnvironment;
 using rendezvous::Store;
 
 constexpr base::Duration kVerdictGrace = std::chrono::seconds(2);
-
-class StoreExchange final : public Exchange {
- public:
-  explicit StoreExchange(Store store) : store_(std::move(store)) {}
-  void set(const std::string& key, const std::string& value) override { store_.set(key, value); }
-  std::string get(const std::string& key, base::Duration timeout) override {
-    return store_.get(key, timeout);
-  }
-
- private:
-  Store store_;
-};
 
 // The job's store, as this restart of the job sees it.
 Store open_store(const LaunchEnvironment& env, base::Duration timeout) {
@@ -93,17 +81,25 @@ void tell(const Store& store, const Error& error, std::size_t ranks_that_came) {
   }
 }
 
+const char* name_of(BackendChoice choice) {
+  switch (choice) {
+    case BackendChoice::kGloo: return "gloo";
+    case BackendChoice::kHosts: return "hosts";
+    default: return "shm";
+  }
+}
+
 // Rank 0 chooses, by its own options, and tells the others: a backend, or the number of an
 // ErrorCode and a text.
-BackendChoice agree(const Store& store, const LaunchEnvironment& env, BackendChoice wanted,
+BackendChoice agree(const Store& store, const LaunchEnvironment& env, const CommOptions& options,
                     Deadline deadline) {
-  store.set(host_key(env.rank), to_text(this_host()));
+  store.set(host_key(env.rank), to_text(this_host(options)));
   if (env.rank == 0) {
     std::vector<Host> hosts;
     try {
       collect_hosts(store, env, deadline, hosts);
-      const BackendChoice choice = choose_backend(wanted, hosts);
-      store.set("verdict", choice == BackendChoice::kGloo ? "gloo" : "shm");
+      const BackendChoice choice = choose_backend(options.backend, hosts);
+      store.set("verdict", name_of(choice));
       return choice;
     } catch (const Error& error) {
       tell(store, error, hosts.size());
@@ -112,8 +108,9 @@ BackendChoice agree(const Store& store, const LaunchEnvironment& env, BackendCho
   }
   // Rank 0 may have begun a little later, and its verdict says more than a timeout of this wait.
   const std::string verdict = store.get("verdict", left(deadline) + kVerdictGrace);
-  if (verdict == "gloo") return BackendChoice::kGloo;
-  if (verdict == "shm") return BackendChoice::kShm;
+  for (const auto choice : {BackendChoice::kShm, BackendChoice::kHosts, BackendChoice::kGloo}) {
+    if (verdict == name_of(choice)) return choice;
+  }
   store.add("heard", 1);
   const auto code = verdict.find(' ') + 1;
   const auto text = verdict.find(' ', code) + 1;
@@ -130,10 +127,12 @@ World init(const CommOptions& options, const LaunchEnvironment& env) {
   if (env.rank == 0 && !env.store_fd) base::inform(env.describe());
   const Deadline deadline = Deadline::after(options.timeout);
   const Store store = open_store(env, options.timeout);
-  if (agree(store, env, options.backend, deadline) == BackendChoice::kGloo) {
-    return make_gloo_world(env.rank, env.world_size, store, options);
+  switch (agree(store, env, options, deadline)) {
+    case BackendChoice::kGloo: return make_gloo_world(env.rank, env.world_size, store, options);
+    case BackendChoice::kHosts: return make_hosts_world(env.rank, env.world_size, store, options);
+    default: break;
   }
-  StoreExchange exchange(store);
+  c10d::StoreExchange exchange(store);
   return make_shm_world(env.rank, env.world_size, env.local_rank, exchange, options);
 }
 

@@ -85,6 +85,11 @@ void MixedGroup::abort(std::string_view reason) noexcept {
   devices_->abort(reason);
 }
 
+void MixedGroup::fail(const Error& failure) noexcept {
+  host_->fail(failure);
+  devices_->fail(failure);
+}
+
 }  // namespace mixed
 
 std::shared_ptr<Group> make_mixed_group(std::shared_ptr<Group> host,

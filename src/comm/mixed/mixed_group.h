@@ -33,6 +33,10 @@ class MixedGroup final : public Group {
                                                 std::string_view purpose) override;
   std::shared_ptr<Group> subgroup(std::span<const int> ranks) override;
   void abort(std::string_view reason) noexcept override;
+  void fail(const base::Error& failure) noexcept override;
+  std::int64_t bytes_between_hosts() const override {
+    return host_->bytes_between_hosts() + devices_->bytes_between_hosts();
+  }
 
  private:
   Group& side_of(ConstBuffer buffer) const;

@@ -47,6 +47,10 @@ class SharedGroup final : public Group, public Greeter {
                                                 std::string_view purpose) override;
   std::shared_ptr<Group> subgroup(std::span<const int> ranks) override;
   void abort(std::string_view reason) noexcept override { session_->abort(reason); }
+  void fail(const base::Error& failure) noexcept override {
+    session_->record_failure(failure.code(), failure.rank(), failure.what());
+  }
+  std::int64_t bytes_between_hosts() const override { return 0; }
 
  private:
   std::byte* staging(int rank) const { return session_->block().staging(rank, half_); }

@@ -22,4 +22,12 @@ namespace fullshard::comm {
 World make_gloo_world(int rank, int size, const rendezvous::Store& store,
                       const CommOptions& options = {});
 
+/// The same for ranks of which some may be on one host: those share memory, and its groups use that
+/// as far as it goes. A group on one host is one of shared memory (Group::shares_memory()); one
+/// over several hosts moves data inside each by shared memory and between them over TCP, where
+/// every rank of a host carries its share. Hosts are told apart by their boot and network
+/// namespace, and by CommOptions::host. Throws also what make_shm_world() does.
+World make_hosts_world(int rank, int size, const rendezvous::Store& store,
+                       const CommOptions& options = {});
+
 }  // namespace fullshard::comm

@@ -1,0 +1,156 @@
+#include "comm/fate.h"
+
+#include <utility>
+
+#include "comm/shared/greeter.h"
+
+namespace fullshard::comm {
+namespace {
+
+using base::Error;
+using base::ErrorCode;
+
+// What is wrong with the caller's arguments is no matter of other groups.
+bool is_of_the_job(const Error& error) {
+  return error.code() == ErrorCode::kTimeout || error.code() == ErrorCode::kPeerLost ||
+         error.code() == ErrorCode::kMismatch;
+}
+
+template <typename Call>
+auto guarded(Fate& fate, Call call) {
+  try {
+    return call();
+  } catch (const Error& error) {
+    if (is_of_the_job(error)) fate.fail(error);
+    throw;
+  }
+}
+
+class BoundSignals final : public SignalBoard {
+ public:
+  BoundSignals(std::shared_ptr<Fate> fate, std::unique_ptr<SignalBoard> board)
+      : fate_(std::move(fate)), board_(std::move(board)) {}
+
+  void post(std::size_t index, std::uint64_t value, std::string_view operation,
+            const OpTag& tag) override {
+    board_->post(index, value, operation, tag);
+  }
+  std::uint64_t value(int rank, std::size_t index) const override {
+    return board_->value(rank, index);
+  }
+  bool reached(std::size_t index, std::uint64_t value) const override {
+    return board_->reached(index, value);
+  }
+  void wait(std::size_t index, std::uint64_t value, std::string_view operation,
+            const OpTag& tag) override {
+    guarded(*fate_, [&] { board_->wait(index, value, operation, tag); });
+  }
+
+ private:
+  std::shared_ptr<Fate> fate_;
+  std::unique_ptr<SignalBoard> board_;
+};
+
+class BoundGroup final : public Group, public shared::Greeter {
+ public:
+  BoundGroup(std::shared_ptr<Fate> fate, std::shared_ptr<Group> group)
+      : fate_(std::move(fate)), group_(std::move(group)) {}
+
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  const CommOptions& options() const override { return group_->options(); }
+  bool shares_memory() const override { return group_->shares_memory(); }
+
+  Work all_gather(ConstBuffer mine, Buffer all, std::span<const std::int64_t> counts,
+                  const OpTag& tag) override {
+    return start([&] { return group_->all_gather(mine, all, counts, tag); });
+  }
+  Work reduce_scatter(ConstBuffer all, Buffer mine, ReduceOp op,
+                      std::span<const std::int64_t> counts, const OpTag& tag) override {
+    return start([&] { return group_->reduce_scatter(all, mine, op, counts, tag); });
+  }
+  Work all_reduce(Buffer inout, ReduceOp op, const OpTag& tag) override {
+    return start([&] { return group_->all_reduce(inout, op, tag); });
+  }
+  Work broadcast(Buffer inout, int root, const OpTag& tag) override {
+    return start([&] { return group_->broadcast(inout, root, tag); });
+  }
+  Work all_to_all(ConstBuffer send, std::span<const std::int64_t> send_counts, Buffer recv,
+                  std::span<const std::int64_t> recv_counts, const OpTag& tag) override {
+    return start([&] { return group_->all_to_all(send, send_counts, recv, recv_counts, tag); });
+  }
+  void barrier(const OpTag& tag) override {
+    guarded(*fate_, [&] { group_->barrier(tag); });
+  }
+  void greet(const shared::OperationRecord& record) override {
+    guarded(*fate_, [&] { greeter().greet(record); });
+  }
+  void look(const shared::OperationRecord& record) override {
+    guarded(*fate_, [&] { greeter().look(record); });
+  }
+
+  std::unique_ptr<SharedSegment> allocate_shared(std::size_t bytes,
+                                                 std::string_view purpose) override {
+    return guarded(*fate_, [&] { return group_->allocate_shared(bytes, purpose); });
+  }
+  std::unique_ptr<SignalBoard> allocate_signals(std::size_t counters,
+                                                std::string_view purpose) override {
+    return std::make_unique<BoundSignals>(
+        fate_, guarded(*fate_, [&] { return group_->allocate_signals(counters, purpose); }));
+  }
+  std::shared_ptr<Group> subgroup(std::span<const int> ranks) override {
+    auto group = guarded(*fate_, [&] { return group_->subgroup(ranks); });
+    return group == nullptr ? nullptr : fate_->bind(std::move(group));
+  }
+
+  void abort(std::string_view reason) noexcept override { fate_->abort(reason); }
+  void fail(const Error& failure) noexcept override { fate_->fail(failure); }
+  std::int64_t bytes_between_hosts() const override { return group_->bytes_between_hosts(); }
+
+ private:
+  shared::Greeter& greeter() const {
+    if (auto* greeter = dynamic_cast<shared::Greeter*>(group_.get())) return *greeter;
+    throw Error(ErrorCode::kMisuse, "this group cannot stand at the side of one of devices");
+  }
+
+  template <typename Call>
+  Work start(Call call) {
+    Work work = guarded(*fate_, call);
+    if (work.done()) return work;
+    return Work([fate = fate_, work]() mutable { guarded(*fate, [&] { work.wait(); }); },
+                [work] { return work.done(); });
+  }
+
+  std::shared_ptr<Fate> fate_;
+  std::shared_ptr<Group> group_;
+};
+
+}  // namespace
+
+std::shared_ptr<Group> Fate::bind(std::shared_ptr<Group> group) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(groups_, [](const std::weak_ptr<Group>& known) { return known.expired(); });
+    groups_.push_back(group);
+  }
+  return std::make_shared<BoundGroup>(shared_from_this(), std::move(group));
+}
+
+std::vector<std::shared_ptr<Group>> Fate::living() noexcept {
+  std::vector<std::shared_ptr<Group>> groups;
+  const std::lock_guard lock(mutex_);
+  for (const auto& known : groups_) {
+    if (auto group = known.lock()) groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+void Fate::fail(const Error& failure) noexcept {
+  for (const auto& group : living()) group->fail(failure);
+}
+
+void Fate::abort(std::string_view reason) noexcept {
+  for (const auto& group : living()) group->abort(reason);
+}
+
+}  // namespace fullshard::comm

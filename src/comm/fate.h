@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "fullshard/comm/group.h"
+
+namespace fullshard::comm {
+
+/// Makes the groups of one rank fail together. A rank that learns in one of its groups that another
+/// rank is lost, stuck or astray tells all its other groups, whose ranks then throw the same error:
+/// without that they would know only that this rank has left. Any thread may call.
+class Fate : public std::enable_shared_from_this<Fate> {
+ public:
+  /// The same group, bound to this fate; so are its subgroups.
+  std::shared_ptr<Group> bind(std::shared_ptr<Group> group);
+
+  /// Never block, never throw.
+  void fail(const base::Error& failure) noexcept;
+  void abort(std::string_view reason) noexcept;
+
+ private:
+  std::vector<std::shared_ptr<Group>> living() noexcept;
+
+  std::mutex mutex_;  // guards what follows; held while nothing else is
+  std::vector<std::weak_ptr<Group>> groups_;
+};
+
+}  // namespace fullshard::comm
