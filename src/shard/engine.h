@@ -66,8 +66,6 @@ class Engine {
   class ShardPager;
   class GradientHook;
 
-  void check_options() const;
-  void check_mesh() const;
   void check_same_values() const;
   void broadcast_buffers() const;
   void make_pager();
@@ -77,7 +75,10 @@ class Engine {
   at::Tensor make_shard(std::size_t unit, std::size_t parameter);
   void require_paged(std::size_t index) const;
   void take_gradient(std::size_t index, const at::Tensor& gradient);
+  void drop_gradient(std::size_t index);
+  void clear_gradient(std::size_t index);
   void clear_where_user_did();
+  void note_gradients();
   bool note_backward();
   void begin_step();
   void end_step();
@@ -94,7 +95,8 @@ class Engine {
     std::size_t unit;
     std::size_t parameter;
   };
-  std::vector<Place> places_;             // of every parameter, in the order of shards_
+  std::vector<Place> places_;       // of every parameter, in the order of shards_
+  std::vector<bool> had_gradient_;  // by the same: after the last pass, with others unreduced
   std::vector<at::Tensor> placeholders_;  // their .grad, in the same order
   std::unique_ptr<GradientPlaceholder> gradient_placeholder_;
 

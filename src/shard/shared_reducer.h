@@ -39,6 +39,8 @@ class SharedReducer : public GradientReducer {
   void enter_unit(std::size_t unit) override;
   void keep(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) override;
   void forget(std::size_t unit) override;
+  void forget(std::size_t unit, std::size_t parameter) override;
+  at::Tensor kept(std::size_t unit, std::size_t parameter) override;
   void hand_over(std::size_t unit) override;
   void hand_over_rest(const std::vector<std::size_t>& rest) override;
   void poll() override;
@@ -69,6 +71,7 @@ class SharedReducer : public GradientReducer {
   void hold(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
   at::Tensor place_for_copy(std::size_t unit, std::size_t parameter, at::IntArrayRef shape);
   void let_go(std::size_t unit);
+  void let_go(at::Tensor& gradient);
   void give(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
   void reduce(std::size_t unit);
   void collect_parts(std::size_t unit, std::size_t parameter, layout::Range range,

@@ -78,7 +78,10 @@ class ShardedModule {
   double clip_grad_norm_(double max_norm, double norm_type = 2.0) const;
 
   /// Drops the gradients, as optimizer.zero_grad() does, and with them what backward passes without
-  /// sync have left, of which an optimizer knows nothing. The memory of a .grad is used again by
+  /// sync have left. An optimizer knows nothing of those: its zero_grad() drops them too, at the
+  /// next backward, where it drops a .grad, but it cannot where there is none yet, nor when told to
+  /// zero in place. module->zero_grad() clears the module's parameters wholly, one of its modules'
+  /// zero_grad() that module's: dropping takes effect at the next backward. The memory of a .grad is used again by
   /// the next backward: clone what is to be kept.
   void zero_grad() const;
 
