@@ -28,11 +28,13 @@ class Engine::ParameterSource final : public residency::UnitSource {
       : engine_(engine), gathered_version_(engine.units_.size(), 0) {}
 
   void start(std::span<const int> units) override {
+    const Exposure exposure(engine_, units.front());
     for (const int unit : units) prepare(unit);
     engine_.memory_->start(units, engine_.gate_->version());
   }
 
   std::byte* gather(int unit) override {
+    const Exposure exposure(engine_, unit);
     prepare(unit);
     return engine_.memory_->gather(static_cast<std::size_t>(unit), engine_.gate_->version());
   }
@@ -44,7 +46,26 @@ class Engine::ParameterSource final : public residency::UnitSource {
 
   void release(int unit) override { engine_.memory_->release(static_cast<std::size_t>(unit)); }
 
+  void end_step() override { engine_.end_step(); }
+
  private:
+  // What the gate and the memory count as waiting while it lives is this unit's.
+  class Exposure {
+   public:
+    Exposure(Engine& engine, int unit)
+        : engine_(engine),
+          unit_(static_cast<std::size_t>(unit)),
+          before_(engine.gather_seconds()) {}
+    Exposure(const Exposure&) = delete;
+    Exposure& operator=(const Exposure&) = delete;
+    ~Exposure() { engine_.gather_exposed_[unit_] += engine_.gather_seconds() - before_; }
+
+   private:
+    Engine& engine_;
+    std::size_t unit_;
+    double before_;
+  };
+
   void prepare(int unit) {
     engine_.rethrow_kept_error();
     engine_.gate_->ensure_readable(engine_.units_[static_cast<std::size_t>(unit)].name);
@@ -99,6 +120,7 @@ Engine::Engine(ModelTree model, const comm::Mesh& mesh, const FullyShardOptions&
   const at::NoGradGuard no_grad;
   check_options(options_, mesh_);
   units_ = lay_out(discover_units(model_.root, options_), options_, mesh_);
+  gather_exposed_.resize(units_.size(), 0);
   warn_if_one_unit(*this);
   check_same_values();
   memory_ = UnitMemory::make(mesh_, units_,
@@ -163,10 +185,10 @@ void Engine::make_pager() {
     }
     paged.push_back(std::move(entry));
   }
-  watch_ = std::make_unique<residency::BackwardWatch>(residency::BackwardWatch::Events{
-      .begin = [this] { clear_where_user_did(); },
-      .end = [this] { end_of_backward(); },
-      .abandoned = [this] { reducer_->abandon_round(); }});
+  watch_ = std::make_unique<residency::BackwardWatch>(
+      residency::BackwardWatch::Events{.begin = [this] { clear_where_user_did(); },
+                                       .end = [this] { end_of_backward(); },
+                                       .abandoned = [this] { reducer_->abandon_round(); }});
   pager_ = std::make_unique<residency::UnitPager>(
       std::move(paged), std::make_unique<ParameterSource>(*this), schedule_options(),
       [this] { return note_backward(); });
@@ -201,7 +223,7 @@ schedule::ScheduleOptions Engine::schedule_options() const {
   // Only where a gather takes time is there something to hide.
   const int usual_prefetch = memory_->moves_bytes() ? 1 : 0;
   schedule::ScheduleOptions out{
-      .max_unsharded_bytes = options_.max_unsharded_bytes,
+      .max_unsharded_bytes = limit_by_schedule(),
       .forward_prefetch = options_.forward_prefetch.value_or(usual_prefetch),
       .backward_prefetch = options_.backward_prefetch.value_or(usual_prefetch),
       .limit_all_gathers = options_.limit_all_gathers,
@@ -209,14 +231,34 @@ schedule::ScheduleOptions Engine::schedule_options() const {
   require_units("keep_gathered", options_.keep_gathered, units_);
   const bool stays = options_.reshard_after_forward == 1;
   for (const FlatUnit& unit : units_) {
-    const bool kept =
-        stays || std::any_of(options_.keep_gathered.begin(), options_.keep_gathered.end(),
-                             [&](const std::string& pattern) {
-                               return base::matches_glob(pattern, unit.picked);
-                             });
-    out.keep_gathered.push_back(kept || unit.strategy == ShardingStrategy::SHARD_GRAD_OP);
+    out.keep_gathered.push_back(std::any_of(
+        options_.keep_gathered.begin(), options_.keep_gathered.end(),
+        [&](const std::string& pattern) { return base::matches_glob(pattern, unit.picked); }));
+    out.keep_for_backward.push_back(stays || unit.strategy == ShardingStrategy::SHARD_GRAD_OP);
   }
   return out;
+}
+
+// What max_unsharded_bytes leaves for units that come and go.
+std::int64_t Engine::limit_by_schedule() const {
+  const std::int64_t limit = options_.max_unsharded_bytes;
+  std::int64_t for_good = 0;
+  std::int64_t largest = 0;
+  for (const FlatUnit& unit : units_) {
+    const residency::Stay stay = stay_of(unit);
+    if (stay == residency::Stay::kForGood) for_good += unit.layout.flat_bytes();
+    if (stay == residency::Stay::kBySchedule) largest = std::max(largest, unit.layout.flat_bytes());
+  }
+  if (limit == 0 || for_good == 0) return limit;
+  if (for_good + largest <= limit) return std::max<std::int64_t>(limit - for_good, 1);
+  throw base::Error(
+      base::ErrorCode::kInvalidArgument,
+      fmt::format(
+          "max_unsharded_bytes is {} ({}), but units of {} bytes ({}) stay gathered for good, with "
+          "SHARD_OPTIMIZER_ONLY or `dynamic`, and the largest of the others takes {}: raise the "
+          "limit to {} at least, or choose FULL_SHARD without `dynamic` for more of them",
+          limit, base::format_bytes(limit), for_good, base::format_bytes(for_good), largest,
+          for_good + largest));
 }
 
 void Engine::attach() {

@@ -72,6 +72,7 @@ class Engine {
   void attach();
   residency::Stay stay_of(const FlatUnit& unit) const;
   schedule::ScheduleOptions schedule_options() const;
+  std::int64_t limit_by_schedule() const;
   at::Tensor make_shard(std::size_t unit, std::size_t parameter);
   void require_paged(std::size_t index) const;
   void take_gradient(std::size_t index, const at::Tensor& gradient);
@@ -84,6 +85,7 @@ class Engine {
   void end_step();
   void end_of_backward();
   void rethrow_kept_error();
+  double gather_seconds() const { return gate_->waited_seconds() + memory_->waited_seconds(); }
 
   ModelTree model_;
   comm::Mesh mesh_;
@@ -95,8 +97,8 @@ class Engine {
     std::size_t unit;
     std::size_t parameter;
   };
-  std::vector<Place> places_;       // of every parameter, in the order of shards_
-  std::vector<bool> had_gradient_;  // by the same: after the last pass, with others unreduced
+  std::vector<Place> places_;             // of every parameter, in the order of shards_
+  std::vector<bool> had_gradient_;        // by the same: after the last pass, with others unreduced
   std::vector<at::Tensor> placeholders_;  // their .grad, in the same order
   std::unique_ptr<GradientPlaceholder> gradient_placeholder_;
 
@@ -106,6 +108,7 @@ class Engine {
   std::unique_ptr<residency::UnitPager> pager_;
   std::unique_ptr<ShardPager> shard_pager_;
   std::unique_ptr<GradientReducer> reducer_;
+  std::vector<double> gather_exposed_;    // by unit: seconds that its gathers kept this rank waiting
   std::vector<at::Tensor> scope_copies_;  // by unit, while an unsharded scope is open
   bool in_step_ = false;
   std::exception_ptr kept_error_;

@@ -199,11 +199,11 @@ void SharedReducer::finish_units() {
     reduce(unit);
   }
   pending_.clear();
-  end_round();
+  collect();
 }
 
-void SharedReducer::end_round() {
-  collect();
+void SharedReducer::end_step() {
+  make_tensors_in(nullptr);
   memory_->trim();
 }
 

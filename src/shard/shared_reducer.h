@@ -32,7 +32,7 @@ class SharedReducer : public GradientReducer {
 
   /// What this thread makes from now on may be read by the other ranks.
   void begin_step() override { make_tensors_in(memory_); }
-  void end_step() override { make_tensors_in(nullptr); }
+  void end_step() override;
   void collect() override;
 
  protected:
@@ -62,8 +62,6 @@ class SharedReducer : public GradientReducer {
     tags_[unit].step = static_cast<std::int64_t>(round_);
     return tags_[unit];
   }
-  /// All units of the round are reduced.
-  void end_round();
 
   std::vector<std::size_t> pending_;  // units ready here and not reduced yet, oldest first
 

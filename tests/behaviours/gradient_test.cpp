@@ -194,10 +194,9 @@ void expect_cleared_alike(const std::vector<Pass>& passes, const Clear& clear,
   }
   const auto run = [&](comm::World& world) {
     const auto model = task.build();
-    const auto sharded = fully_shard(
-        model, world.mesh(), {.auto_wrap_policy = wrap_modules<torch::nn::LinearImpl>()});
-    const auto optimizer =
-        testing::stock_optimizer(testing::Optimizer::kSgd, sharded.parameters());
+    const auto sharded = fully_shard(model, world.mesh(),
+                                     {.auto_wrap_policy = wrap_modules<torch::nn::LinearImpl>()});
+    const auto optimizer = testing::stock_optimizer(testing::Optimizer::kSgd, sharded.parameters());
     for (std::size_t i = 0; i < passes.size(); ++i) {
       if (passes[i].clear) clear(*model, sharded, *optimizer);
       sharded.set_requires_gradient_sync(passes[i].sync);
@@ -256,8 +255,8 @@ TEST(Behaviours, A5_AClearedModuleThatIsNotUsedHasNoGradient) {
   const auto task = testing::mlp_problem({5, 7, 3});
   comm::run_as_threads(2, [&](comm::World& world) {
     const auto model = task.build();
-    const auto sharded = fully_shard(
-        model, world.mesh(), {.auto_wrap_policy = wrap_modules<torch::nn::LinearImpl>()});
+    const auto sharded = fully_shard(model, world.mesh(),
+                                     {.auto_wrap_policy = wrap_modules<torch::nn::LinearImpl>()});
     const auto batch = testing::rows_of_rank(task.batch(0), world.rank(), world.size());
     const auto first = model->named_parameters()["layers.0.weight"];
     for (const bool sync : {true, false}) {

@@ -102,7 +102,8 @@ class ShardedModule {
   /// them.
   LoadReport load_state_dict(const StateDict& state, bool strict = true) const;
 
-  /// Evicts every resident unit. After it live_unsharded_bytes is 0.
+  /// Evicts every resident unit. After it live_unsharded_bytes is 0, but with `dynamic` where ranks
+  /// do not share memory: there units stay until the next update.
   void release() const;
 
   Counters counters() const;
