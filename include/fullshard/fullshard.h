@@ -6,6 +6,7 @@
 #include "fullshard/comm/init.h"
 #include "fullshard/comm/world.h"
 #include "fullshard/optim/adamw.h"
+#include "fullshard/optim/state_bytes.h"
 #include "fullshard/optim/warmup_cosine.h"
 #include "fullshard/shard/fully_shard.h"
 #include "fullshard/shard/sync_batch_norm.h"

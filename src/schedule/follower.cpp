@@ -52,8 +52,14 @@ Follower::Follower(std::vector<std::int64_t> unit_bytes, ScheduleOptions options
 bool Follower::begins_anew(Touch touch) const {
   if (!in_step_ || had_backward_ || touch.phase != Phase::kForward || touch.with > 0) return false;
   if (last_.continues(touch) || !first_of_step().continues(touch)) return false;
-  if (followed_ == Kind::kForwardOnly) return done_ == followed()->events.size();
-  return trace_.size() >= std::max(kLongTrace, kForwards * unit_bytes_.size());
+  if (!following()) return trace_.size() >= std::max(kLongTrace, kForwards * unit_bytes_.size());
+  const Schedule* forward = plan(Kind::kForwardOnly);
+  return forward != nullptr && done_ == forward->events.size() && fits_so_far(*forward) &&
+         !expects(*followed(), touch);
+}
+
+bool Follower::expects(const Schedule& candidate, Touch touch) const {
+  return done_ < candidate.events.size() && candidate.events[done_].touch == touch;
 }
 
 Touch Follower::first_of_step() const {
@@ -113,13 +119,10 @@ void Follower::start_step() {
 
 /// Whether this touch is the next event of the followed plan, or of the other one after a change.
 bool Follower::stay_on_a_plan(Touch touch) {
-  const auto expects_touch = [&](const Schedule& candidate) {
-    return done_ < candidate.events.size() && candidate.events[done_].touch == touch;
-  };
-  if (expects_touch(*followed())) return true;
+  if (expects(*followed(), touch)) return true;
   const Kind alternative = other(*followed_);
   const Schedule* candidate = plan(alternative);
-  if (candidate == nullptr || !expects_touch(*candidate) || !fits_so_far(*candidate)) return false;
+  if (candidate == nullptr || !expects(*candidate, touch) || !fits_so_far(*candidate)) return false;
   change_over(alternative);
   return true;
 }

@@ -108,7 +108,7 @@ class Engine {
   std::unique_ptr<residency::UnitPager> pager_;
   std::unique_ptr<ShardPager> shard_pager_;
   std::unique_ptr<GradientReducer> reducer_;
-  std::vector<double> gather_exposed_;    // by unit: seconds that its gathers kept this rank waiting
+  std::vector<double> gather_exposed_;  // by unit: seconds that its gathers kept this rank waiting
   std::vector<at::Tensor> scope_copies_;  // by unit, while an unsharded scope is open
   bool in_step_ = false;
   std::exception_ptr kept_error_;

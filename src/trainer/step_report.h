@@ -31,10 +31,10 @@ struct StepReport {
   std::int64_t reduce_scatter_bytes = 0;  ///< gradients read from other ranks
 
   // Of this rank at the step's end.
-  std::int64_t live_unsharded_bytes = 0;        ///< parameters gathered
-  std::int64_t gradient_bytes = 0;              ///< reduced gradients
+  std::int64_t live_unsharded_bytes = 0;           ///< parameters gathered
+  std::int64_t gradient_bytes = 0;                 ///< reduced gradients
   std::int64_t peak_unreduced_gradient_bytes = 0;  ///< whole gradients, the most in this step
-  std::int64_t staging_bytes = 0;               ///< private whole copies of parameters
+  std::int64_t staging_bytes = 0;                  ///< private whole copies of parameters
   std::int64_t optimizer_state_bytes = 0;
 
   std::optional<double> validation_loss = std::nullopt;  ///< nats a byte, if measured after it

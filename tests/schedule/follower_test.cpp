@@ -247,9 +247,9 @@ TEST_F(FollowerTest, UnitsOfOneOperatorStayTogetherByDemandAndByPlan) {
 }
 
 // Carries out what begins_anew() says, as the engine does.
-void run_forwards(Follower& follower, EngineModel& engine, int times) {
+void run_forwards(Follower& follower, EngineModel& engine, const Trace& trace, int times) {
   for (int i = 0; i < times; ++i) {
-    for (const Touch& touch : steps::of("f0 f1 f2 f3").events()) {
+    for (const Touch& touch : trace.events()) {
       if (follower.begins_anew(touch)) engine.end_step();
       engine.touch(touch);
     }
@@ -257,7 +257,7 @@ void run_forwards(Follower& follower, EngineModel& engine, int times) {
 }
 
 TEST_F(FollowerTest, ForwardsThatNothingEndsBecomeStepsAtLast) {
-  run_forwards(follower_, engine_, 10'000);
+  run_forwards(follower_, engine_, steps::of("f0 f1 f2 f3"), 10'000);
   ASSERT_NE(follower_.forward_only_schedule(), nullptr);
   EXPECT_LE(follower_.forward_only_schedule()->events.size(), 1024U);
   EXPECT_EQ(follower_.deviations(), 0);
@@ -265,9 +265,26 @@ TEST_F(FollowerTest, ForwardsThatNothingEndsBecomeStepsAtLast) {
 
 TEST_F(FollowerTest, ForwardsThatNothingEndsFollowTheirPlan) {
   engine_.run(steps::of("f0 f1 f2 f3"));
-  run_forwards(follower_, engine_, 100);
+  run_forwards(follower_, engine_, steps::of("f0 f1 f2 f3"), 100);
   EXPECT_EQ(follower_.forward_only_schedule()->events.size(), 4U);
   EXPECT_EQ(follower_.deviations(), 0);
+}
+
+// An evaluation with gradients right before a training step.
+TEST_F(FollowerTest, AForwardKnownAsAStepLeavesTheTrainingStepItsPlan) {
+  const Trace evaluation = steps::of("f0 f1 f2 f3");
+  const Trace training = steps::of("f0 f1 f2 f3 b3 b2 b1 b0");
+  engine_.run(evaluation);
+  engine_.run(training);
+  const Schedule before = *follower_.training_schedule();
+  const std::int64_t deviations = follower_.deviations();
+  for (int step = 0; step < 3; ++step) {
+    run_forwards(follower_, engine_, evaluation, 1);
+    run_forwards(follower_, engine_, training, 1);
+    engine_.end_step();
+  }
+  EXPECT_EQ(*follower_.training_schedule(), before);
+  EXPECT_EQ(follower_.deviations(), deviations);
 }
 
 TEST_F(FollowerTest, ForwardsThatABackwardFollowsAreOneStep) {

@@ -38,19 +38,21 @@ void run_both_ways(int size, const std::function<void(comm::World&)>& body) {
 }
 
 void run_on_hosts(int hosts, int ranks,
-                  const std::function<void(comm::World&, const comm::Mesh&)>& body) {
+                  const std::function<void(comm::World&, const comm::Mesh&)>& body,
+                  const comm::CommOptions& options) {
   std::vector<comm::World> in_host;
   for (int host = 0; host < hosts; ++host) {
-    for (comm::World& world : comm::local::make_local_worlds(ranks, {})) {
+    for (comm::World& world : comm::local::make_local_worlds(ranks, options)) {
       in_host.push_back(std::move(world));
     }
   }
-  run_over_gloo(hosts * ranks, [&](comm::World& world) {
+  const auto run_rank = [&](comm::World& world) {
     const auto own = static_cast<std::size_t>(world.rank());
     comm::Mesh mesh = world.mesh({.replicate = hosts});
     mesh.shard = in_host[own].mesh().all;
     body(world, mesh);
-  });
+  };
+  run_over_gloo(hosts * ranks, run_rank, options);
 }
 
 }  // namespace fullshard::testing

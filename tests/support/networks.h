@@ -18,6 +18,7 @@ void run_both_ways(int size, const std::function<void(comm::World&)>& body);
 /// Ranks on `hosts` hosts of `ranks` each: `mesh` has the ranks of one host as its shard group,
 /// which share memory, and `world` is that of all ranks, which do not.
 void run_on_hosts(int hosts, int ranks,
-                  const std::function<void(comm::World& world, const comm::Mesh& mesh)>& body);
+                  const std::function<void(comm::World& world, const comm::Mesh& mesh)>& body,
+                  const comm::CommOptions& options = {});
 
 }  // namespace fullshard::testing

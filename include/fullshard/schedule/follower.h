@@ -74,6 +74,7 @@ class Follower {
   const Schedule* followed() const { return followed_ ? plan(*followed_) : nullptr; }
   void start_step();
   bool stay_on_a_plan(Touch touch);
+  bool expects(const Schedule& candidate, Touch touch) const;
   bool fits_so_far(const Schedule& candidate) const;
   bool ended_as_planned() const;
   void change_over(Kind kind);

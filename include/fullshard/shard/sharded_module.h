@@ -81,8 +81,8 @@ class ShardedModule {
   /// sync have left. An optimizer knows nothing of those: its zero_grad() drops them too, at the
   /// next backward, where it drops a .grad, but it cannot where there is none yet, nor when told to
   /// zero in place. module->zero_grad() clears the module's parameters wholly, one of its modules'
-  /// zero_grad() that module's: dropping takes effect at the next backward. The memory of a .grad is used again by
-  /// the next backward: clone what is to be kept.
+  /// zero_grad() that module's: dropping takes effect at the next backward. The memory of a .grad
+  /// is used again by the next backward: clone what is to be kept.
   void zero_grad() const;
 
   /// Whether the next backward passes reduce their gradients over the ranks. Off for all but the
