@@ -8,6 +8,7 @@
 #include "fullshard/comm/rank0_only.h"
 #include "fullshard/comm/world.h"
 #include "fullshard/optim/adamw.h"
+#include "fullshard/optim/state_bytes.h"
 #include "fullshard/optim/warmup_cosine.h"
 #include "fullshard/shard/fully_shard.h"
 #include "fullshard/shard/sync_batch_norm.h"

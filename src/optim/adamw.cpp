@@ -162,6 +162,16 @@ void AdamW::create_state() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) create_moments(i);
 }
 
+std::int64_t AdamW::state_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Moments& moments : moments_) {
+    for (const at::Tensor* tensor : {&moments.exp_avg, &moments.exp_avg_sq, &moments.step}) {
+      if (tensor->defined()) bytes += static_cast<std::int64_t>(tensor->nbytes());
+    }
+  }
+  return bytes;
+}
+
 std::vector<state::ShardedTensor> AdamW::state() const {
   std::vector<state::ShardedTensor> parts;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -4,22 +4,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "fullshard/base/check.h"
 #include "fullshard/base/error.h"
+#include "fullshard/base/text.h"
 #include "residency/embedding.h"
 
 namespace fullshard::residency {
 namespace {
 
 // A unit that does not leave by schedule does not count against the schedule's limit.
-std::vector<std::int64_t> pageable_bytes(const std::vector<PagedUnit>& units) {
+std::int64_t scheduled_bytes(const PagedUnit& unit) {
+  return unit.stay == Stay::kBySchedule ? unit.bytes : 0;
+}
+
+std::vector<std::int64_t> scheduled_bytes(const std::vector<PagedUnit>& units) {
   std::vector<std::int64_t> bytes;
   bytes.reserve(units.size());
-  for (const PagedUnit& unit : units)
-    bytes.push_back(unit.stay == Stay::kBySchedule ? unit.bytes : 0);
-
+  for (const PagedUnit& unit : units) bytes.push_back(scheduled_bytes(unit));
   return bytes;
 }
 
@@ -34,8 +38,9 @@ UnitPager::UnitPager(std::vector<PagedUnit> units, std::unique_ptr<UnitSource> s
     : units_(std::move(units)),
       source_(std::move(source)),
       states_(units_.size()),
-      follower_(pageable_bytes(units_), options),
-      in_backward_(std::move(in_backward)) {
+      follower_(scheduled_bytes(units_), options),
+      in_backward_(std::move(in_backward)),
+      limit_(options.max_unsharded_bytes) {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const PagedUnit& unit = units_[i];
     for (const PagedParameter& parameter : unit.parameters) parameter.storage->attach(this);
@@ -56,8 +61,36 @@ void UnitPager::use_together(std::span<PagedStorage* const> operands) {
     operands_.push_back(storage->index());
   }
   if (operands_ == together_) return;
-  let_go();
   std::swap(together_, operands_);
+  check_fit_together();
+  if (held_.size() > 1) held_.erase(held_.begin(), held_.end() - 1);  // the last one touched
+}
+
+void UnitPager::check_fit_together() const {
+  std::int64_t bytes = 0;
+  for (const int unit : together_) bytes += scheduled_bytes(units_[static_cast<std::size_t>(unit)]);
+  if (limit_ == 0 || bytes <= limit_) return;
+  std::string names;
+  for (const int unit : together_) {
+    names += (names.empty() ? "'" : ", '") + units_[static_cast<std::size_t>(unit)].name + "'";
+  }
+  throw base::Error(
+      base::ErrorCode::kInvalidArgument,
+      fmt::format("one operator uses parameters of the units {}, {} bytes ({}) together, and "
+                  "max_unsharded_bytes leaves {} ({}): raise it, or put them into one unit",
+                  names, bytes, base::format_bytes(bytes), limit_, base::format_bytes(limit_)));
+}
+
+// How many of the units touched last the operator that touches this one uses as well.
+int UnitPager::held_with(int unit) {
+  if (held_.empty() || held_.back() != unit) {
+    const bool goes_on = !held_.empty() && contains(together_, held_.back());
+    if (!contains(together_, unit)) together_.clear();
+    if (!goes_on || together_.empty()) held_.clear();
+    std::erase(held_, unit);
+    held_.push_back(unit);
+  }
+  return static_cast<int>(held_.size()) - 1;
 }
 
 // Not inside the replacement: autograd runs that without gradients, like a pass of inference.
@@ -66,17 +99,6 @@ bool UnitPager::replace(PagedStorage& storage, std::string_view op, std::size_t 
   return op == "aten::embedding" && embed_with_sparse_gradient(arguments, stack, [&] {
            on_access(storage, Access::kRead, op);
          });
-}
-
-void UnitPager::let_go() {
-  together_.clear();
-  evict_late();
-}
-
-// Evicting one does not touch the list; that the list keeps its memory spares a step allocations.
-void UnitPager::evict_late() {
-  for (const int unit : late_) evict_now(unit);
-  late_.clear();
 }
 
 void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view op) {
@@ -90,7 +112,6 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
                     op, storage.name()));
   }
   const int unit = storage.index();
-  if (!together_.empty() && !contains(together_, unit)) let_go();
   const bool backward = in_backward_();
   const Stay stay = units_[static_cast<std::size_t>(unit)].stay;
   if (stay == Stay::kNeverAway) return;
@@ -109,14 +130,22 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
 void UnitPager::touch_kept(int unit) {
   const auto index = static_cast<std::size_t>(unit);
   if (states_[index].resident && source_->is_current(unit)) return;
-  evict_now(unit);
+  evict(unit);
   gather(unit);
 }
 
 void UnitPager::touch_in_step(int unit, schedule::Phase phase) {
-  if (inference_unit_ != -1) close_inference();
+  if (!inference_.empty()) {
+    close_inference();
+    held_.clear();
+  }
+  const schedule::Touch touch{unit, phase, held_with(unit)};
+  if (follower_.begins_anew(touch)) {
+    evict_step();
+    source_->end_step();
+  }
   step_open_ = true;
-  const schedule::Decision decision = follower_.on_touch(unit, phase);
+  const schedule::Decision decision = follower_.on_touch(touch);
   for (const int other : decision.evict) evict(other);
   join_batch(unit);
   for (const schedule::Ahead& ahead : decision.gather_ahead) {
@@ -128,29 +157,37 @@ void UnitPager::touch_in_step(int unit, schedule::Phase phase) {
 }
 
 void UnitPager::touch_without_gradients(int unit) {
-  if (unit == inference_unit_) return;
-  if (inference_unit_ != -1) close_inference();
+  held_with(unit);
+  if (contains(inference_, unit)) return;
+  std::erase_if(inference_, [&](int other) {
+    if (contains(held_, other)) return false;
+    evict(other);
+    return true;
+  });
   gather(unit);
-  inference_unit_ = unit;
+  inference_.push_back(unit);
 }
 
 void UnitPager::close_inference() {
-  evict(inference_unit_);
-  inference_unit_ = -1;
+  for (const int unit : inference_) evict(unit);
+  inference_.clear();
 }
 
-// Evicts at once, even what is used together: an operator that begins a pass without gradients ends
-// the step before any of its own units is brought in.
 void UnitPager::end_step() {
-  evict_late();
-  if (inference_unit_ != -1) evict_now(std::exchange(inference_unit_, -1));
+  close_inference();
+  evict_step();
+  held_.clear();
+  together_.clear();
   step_open_ = false;
-  for (const int unit : follower_.end_step()) evict_now(unit);
+}
+
+void UnitPager::evict_step() {
+  for (const int unit : follower_.end_step()) evict(unit);
 }
 
 void UnitPager::release() {
   end_step();
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) evict_now(static_cast<int>(unit));
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) evict(static_cast<int>(unit));
 }
 
 void UnitPager::pin(std::span<std::byte* const> memories) {
@@ -188,10 +225,10 @@ void UnitPager::with_resident(std::size_t unit, const std::function<void(std::by
   try {
     body(source_->gather(number));
   } catch (...) {
-    evict_now(number);
+    evict(number);
     throw;
   }
-  evict_now(number);
+  evict(number);
 }
 
 void UnitPager::gather(int unit) {
@@ -202,7 +239,6 @@ void UnitPager::gather(int unit) {
 
 // A unit counts as resident from the start of its gather, which takes its memory.
 void UnitPager::join_batch(int unit) {
-  std::erase(late_, unit);
   if (!states_[static_cast<std::size_t>(unit)].resident) batch_.push_back(unit);
 }
 
@@ -235,14 +271,6 @@ void UnitPager::arrive(int unit) {
 }
 
 void UnitPager::evict(int unit) {
-  if (!contains(together_, unit)) {
-    evict_now(unit);
-  } else if (states_[static_cast<std::size_t>(unit)].resident) {
-    late_.push_back(unit);
-  }
-}
-
-void UnitPager::evict_now(int unit) {
   const auto index = static_cast<std::size_t>(unit);
   if (!states_[index].resident) return;
   for (const PagedParameter& parameter : units_[index].parameters) parameter.storage->unmap();

@@ -10,6 +10,11 @@
 namespace fullshard::schedule {
 namespace {
 
+/// A forward that comes again and again is at last a step of its own: after this many events, and
+/// not before each unit can have been in this many forwards.
+constexpr std::size_t kLongTrace = 1024;
+constexpr std::size_t kForwards = 16;
+
 std::size_t index(int unit) { return static_cast<std::size_t>(unit); }
 
 bool has_backward(const Trace& trace) {
@@ -44,23 +49,32 @@ Follower::Follower(std::vector<std::int64_t> unit_bytes, ScheduleOptions options
   ahead_.reserve(unit_bytes_.size());
 }
 
-void Follower::begin_pass(bool grad_enabled) {
-  if (in_step_) {
-    throw base::Error(base::ErrorCode::kMisuse,
-                      "begin_pass() in the middle of a step; call end_step() first");
-  }
-  grad_enabled_ = grad_enabled;
+bool Follower::begins_anew(Touch touch) const {
+  if (!in_step_ || had_backward_ || touch.phase != Phase::kForward || touch.with > 0) return false;
+  if (last_.continues(touch) || !first_of_step().continues(touch)) return false;
+  if (!following()) return trace_.size() >= std::max(kLongTrace, kForwards * unit_bytes_.size());
+  const Schedule* forward = plan(Kind::kForwardOnly);
+  return forward != nullptr && done_ == forward->events.size() && fits_so_far(*forward) &&
+         !expects(*followed(), touch);
 }
 
-Decision Follower::on_touch(int unit, Phase phase) {
-  const Touch touch{unit, phase};
-  if (in_step_ && touch == last_) return {};
-  check_known(unit, unit_bytes_.size());
+bool Follower::expects(const Schedule& candidate, Touch touch) const {
+  return done_ < candidate.events.size() && candidate.events[done_].touch == touch;
+}
+
+Touch Follower::first_of_step() const {
+  return following() ? followed()->events.front().touch : trace_.events().front();
+}
+
+Decision Follower::on_touch(Touch touch) {
+  if (in_step_ && last_.continues(touch)) return {};
+  check_known(touch.unit, unit_bytes_.size());
   if (!in_step_) start_step();
   evicted_.clear();
   ahead_.clear();
   last_ = touch;
-  last_use_[index(unit)] = ++clock_;
+  last_use_[index(touch.unit)] = ++clock_;
+  had_backward_ = had_backward_ || touch.phase == Phase::kBackward;
   const bool had_plan = following();
   const bool on_plan = had_plan && stay_on_a_plan(touch);
   if (on_plan) {
@@ -80,7 +94,6 @@ std::span<const int> Follower::end_step() {
   if (following() && !ended_as_planned()) leave_plan();
   if (in_step_ && !following()) remember_trace();
   in_step_ = false;
-  grad_enabled_ = true;
   followed_.reset();
   return evicted_;
 }
@@ -98,25 +111,18 @@ void Follower::start_step() {
   in_step_ = true;
   done_ = 0;
   trace_.clear();
-  const Kind expected = grad_enabled_ ? Kind::kTraining : Kind::kForwardOnly;
-  // A pass without gradients may still be the start of a training step: activation checkpointing
-  // runs the first block that way.
-  if (plan(expected) != nullptr) {
-    followed_ = expected;
-  } else if (plan(other(expected)) != nullptr) {
-    followed_ = other(expected);
+  had_backward_ = false;
+  for (const Kind kind : {Kind::kForwardOnly, Kind::kTraining}) {
+    if (plan(kind) != nullptr) followed_ = kind;
   }
 }
 
 /// Whether this touch is the next event of the followed plan, or of the other one after a change.
 bool Follower::stay_on_a_plan(Touch touch) {
-  const auto expects_touch = [&](const Schedule& candidate) {
-    return done_ < candidate.events.size() && candidate.events[done_].touch == touch;
-  };
-  if (expects_touch(*followed())) return true;
+  if (expects(*followed(), touch)) return true;
   const Kind alternative = other(*followed_);
   const Schedule* candidate = plan(alternative);
-  if (candidate == nullptr || !expects_touch(*candidate) || !fits_so_far(*candidate)) return false;
+  if (candidate == nullptr || !expects(*candidate, touch) || !fits_so_far(*candidate)) return false;
   change_over(alternative);
   return true;
 }
@@ -170,16 +176,17 @@ void Follower::follow() {
 
 void Follower::go_by_demand(Touch touch) {
   trace_.add(touch);
-  while (others_free_to_go(touch.unit) > 1) evict(least_recent(touch.unit));
+  const std::size_t may_stay = std::max<std::size_t>(1, index(touch.with));
+  while (others_free_to_go(touch.unit) > may_stay) evict(least_recent(touch));
   if (resident_[index(touch.unit)]) return;
   while (!within_limit(options_, resident_bytes_ + unit_bytes_[index(touch.unit)])) {
-    evict(least_recent(touch.unit));
+    evict(least_recent(touch));
   }
   gather(touch.unit);
 }
 
 bool Follower::is_kept(std::size_t unit) const {
-  return !options_.keep_gathered.empty() && options_.keep_gathered[unit];
+  return names(options_.keep_gathered, unit) || names(options_.keep_for_backward, unit);
 }
 
 std::size_t Follower::others_free_to_go(int touched) const {
@@ -190,17 +197,29 @@ std::size_t Follower::others_free_to_go(int touched) const {
   return count;
 }
 
-/// The resident unit, other than the touched one, that was used longest ago; one that
-/// keep_gathered names only when there is no other.
-int Follower::least_recent(int touched) const {
+/// The resident unit that was used longest ago, other than those of the operator in hand; one that
+/// is kept only when there is no other.
+int Follower::least_recent(const Touch& touch) const {
   std::size_t victim = resident_.size();
   const auto key = [&](std::size_t unit) { return std::pair(is_kept(unit), last_use_[unit]); };
   for (std::size_t unit = 0; unit < resident_.size(); ++unit) {
-    if (!resident_[unit] || unit == index(touched)) continue;
+    if (!resident_[unit] || unit == index(touch.unit) || is_held(unit, touch)) continue;
     if (victim == resident_.size() || key(unit) < key(victim)) victim = unit;
   }
-  FULLSHARD_CHECK_LT(victim, resident_.size());
+  if (victim == resident_.size()) {
+    refuse_together(touch, resident_bytes_ + unit_bytes_[index(touch.unit)], options_);
+  }
   return static_cast<int>(victim);
+}
+
+/// Whether it is one of the touch.with other units that were touched last.
+bool Follower::is_held(std::size_t unit, const Touch& touch) const {
+  if (touch.with == 0) return false;
+  std::int64_t later = 0;
+  for (std::size_t other = 0; other < last_use_.size(); ++other) {
+    if (other != index(touch.unit) && last_use_[other] > last_use_[unit]) ++later;
+  }
+  return later < touch.with;
 }
 
 void Follower::evict(int unit) {

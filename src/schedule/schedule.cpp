@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "fullshard/base/error.h"
@@ -63,9 +64,10 @@ class Planner {
   Event plan_event(std::size_t at) {
     Event event{trace_[at], {}, {}};
     const int unit = event.touch.unit;
+    find_held(at);
     evict_idle(at, event.evict);
     if (!is_resident(unit)) {
-      while (!fits(unit)) evict(farthest(), event.evict);
+      while (!fits(unit)) evict(farthest(event.touch), event.evict);
       gather(unit);
       fill_bucket(at, event.gather_ahead);
     }
@@ -73,6 +75,19 @@ class Planner {
     last_phase_[index(unit)] = event.touch.phase;
     gather_ahead(at, event.gather_ahead);
     return event;
+  }
+
+  /// What the operator of event `at` uses besides its unit and has touched already.
+  void find_held(std::size_t at) {
+    held_.clear();
+    for (std::size_t k = at; k-- > 0 && held_.size() < index(trace_[at].with);) {
+      const int unit = trace_[k].unit;
+      if (unit != trace_[at].unit && !is_held(unit)) held_.push_back(unit);
+    }
+  }
+
+  bool is_held(int unit) const {
+    return std::find(held_.begin(), held_.end(), unit) != held_.end();
   }
 
   void evict_idle(std::size_t at, std::vector<int>& evicted) {
@@ -84,7 +99,7 @@ class Planner {
 
   bool stays(int unit, std::size_t at) const {
     const std::size_t i = index(unit);
-    if (!options_.keep_gathered.empty() && options_.keep_gathered[i]) return true;
+    if (is_held(unit) || names(options_.keep_gathered, i)) return true;
     if (next_use_[i] == kNever) return false;
     const std::size_t events_between = next_use_[i] - at;
     if (events_between <= 1 || next_use_[i] <= horizon_) return true;
@@ -92,7 +107,7 @@ class Planner {
     if (same_phase && events_between <= static_cast<std::size_t>(options_.keep_distance))
       return true;
     const bool backward_ahead = last_backward_[i] != kNever && last_backward_[i] >= at;
-    return !options_.reshard_after_forward && backward_ahead;
+    return backward_ahead && names(options_.keep_for_backward, i);
   }
 
   /// In order of use and never past the first that does not fit: a unit gathered ahead must not be
@@ -135,10 +150,17 @@ class Planner {
     return options_.limit_all_gathers ? last : std::max(last, end_of_phase_[at]);
   }
 
-  int farthest() const {
-    const auto key = [&](int unit) { return std::pair(next_use_[index(unit)], bytes(unit)); };
-    return *std::max_element(resident_.begin(), resident_.end(),
-                             [&](int a, int b) { return key(a) < key(b); });
+  /// Of the units that need not stay for the operator of this touch.
+  int farthest(const Touch& touch) const {
+    const auto key = [&](int unit) {
+      return std::tuple(!is_held(unit), next_use_[index(unit)], bytes(unit));
+    };
+    const auto found = std::max_element(resident_.begin(), resident_.end(),
+                                        [&](int a, int b) { return key(a) < key(b); });
+    if (found == resident_.end() || is_held(*found)) {
+      refuse_together(touch, resident_bytes_ + bytes(touch.unit), options_);
+    }
+    return *found;
   }
 
   std::int64_t bytes(int unit) const { return unit_bytes_[index(unit)]; }
@@ -167,6 +189,7 @@ class Planner {
   std::vector<std::size_t> last_backward_;  // by unit
   std::vector<Phase> last_phase_;           // by unit
   std::vector<int> resident_;               // ascending
+  std::vector<int> held_;                   // besides the touched one, by the operator in hand
   std::int64_t resident_bytes_ = 0;
   std::size_t horizon_ = 0;  // what is used up to this event and resident stays until then
 };
@@ -185,10 +208,13 @@ void validate(std::span<const std::int64_t> unit_bytes, const ScheduleOptions& o
   not_negative("forward_prefetch", options.forward_prefetch);
   not_negative("backward_prefetch", options.backward_prefetch);
   not_negative("gather_bucket_bytes", options.gather_bucket_bytes);
-  if (!options.keep_gathered.empty() && options.keep_gathered.size() != unit_bytes.size()) {
-    refuse(fmt::format("keep_gathered has {} entries for {} units; give one a unit, or none",
-                       options.keep_gathered.size(), unit_bytes.size()));
-  }
+  const auto one_a_unit = [&](std::string_view name, const std::vector<bool>& given) {
+    if (given.empty() || given.size() == unit_bytes.size()) return;
+    refuse(fmt::format("{} has {} entries for {} units; give one a unit, or none", name,
+                       given.size(), unit_bytes.size()));
+  };
+  one_a_unit("keep_gathered", options.keep_gathered);
+  one_a_unit("keep_for_backward", options.keep_for_backward);
   for (std::size_t unit = 0; unit < unit_bytes.size(); ++unit) {
     not_negative(fmt::format("the size of unit {}", unit), unit_bytes[unit]);
   }
@@ -201,6 +227,16 @@ void check_fits(int unit, std::int64_t bytes, const ScheduleOptions& options) {
                           "limit to the largest unit at least, or wrap the unit in smaller ones",
                           unit, bytes, base::format_bytes(bytes), options.max_unsharded_bytes,
                           base::format_bytes(options.max_unsharded_bytes)));
+}
+
+void refuse_together(const Touch& touch, std::int64_t bytes, const ScheduleOptions& options) {
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("unit {} is used by one operator together with {} other(s), {} bytes ({}) "
+                  "in all, and max_unsharded_bytes is {} ({}): raise the limit to that, or "
+                  "put the parameters of that operator into one unit",
+                  touch.unit, touch.with, bytes, base::format_bytes(bytes),
+                  options.max_unsharded_bytes, base::format_bytes(options.max_unsharded_bytes)));
 }
 
 void check_known(int unit, std::size_t units) {

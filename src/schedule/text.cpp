@@ -110,6 +110,10 @@ class Reader {
 Event parse_event(Reader& reader, Phase phase) {
   Event event{{reader.number("a unit"), phase}, {}, {}};
   std::string_view word = reader.word();
+  if (word == "with") {
+    event.touch.with = reader.number("a number of units");
+    word = reader.word();
+  }
   if (word == "evict") {
     event.evict = reader.numbers();
     word = reader.word();
@@ -119,7 +123,8 @@ Event parse_event(Reader& reader, Phase phase) {
     word = reader.word();
   }
   if (!word.empty()) {
-    reader.refuse(fmt::format("'{}' where 'evict', 'ahead' or the line's end should be", word));
+    reader.refuse(
+        fmt::format("'{}' where 'with', 'evict', 'ahead' or the line's end should be", word));
   }
   return event;
 }
@@ -142,6 +147,7 @@ std::string to_text(const Schedule& schedule) {
   for (const Event& event : schedule.events) {
     const bool forward = event.touch.phase == Phase::kForward;
     text += fmt::format("{} {}", forward ? "forward" : "backward", event.touch.unit);
+    if (event.touch.with > 0) text += fmt::format(" with {}", event.touch.with);
     append_list(text, "evict", event.evict);
     append_ahead(text, event.gather_ahead);
     text += '\n';

@@ -11,6 +11,7 @@
 #include "fullshard/base/text.h"
 #include "shard/advice.h"
 #include "shard/buffers.h"
+#include "shard/check_options.h"
 #include "shard/checksum.h"
 #include "shard/discover.h"
 #include "shard/lay_out.h"
@@ -27,11 +28,13 @@ class Engine::ParameterSource final : public residency::UnitSource {
       : engine_(engine), gathered_version_(engine.units_.size(), 0) {}
 
   void start(std::span<const int> units) override {
+    const Exposure exposure(engine_, units.front());
     for (const int unit : units) prepare(unit);
     engine_.memory_->start(units, engine_.gate_->version());
   }
 
   std::byte* gather(int unit) override {
+    const Exposure exposure(engine_, unit);
     prepare(unit);
     return engine_.memory_->gather(static_cast<std::size_t>(unit), engine_.gate_->version());
   }
@@ -43,7 +46,26 @@ class Engine::ParameterSource final : public residency::UnitSource {
 
   void release(int unit) override { engine_.memory_->release(static_cast<std::size_t>(unit)); }
 
+  void end_step() override { engine_.end_step(); }
+
  private:
+  // What the gate and the memory count as waiting while it lives is this unit's.
+  class Exposure {
+   public:
+    Exposure(Engine& engine, int unit)
+        : engine_(engine),
+          unit_(static_cast<std::size_t>(unit)),
+          before_(engine.gather_seconds()) {}
+    Exposure(const Exposure&) = delete;
+    Exposure& operator=(const Exposure&) = delete;
+    ~Exposure() { engine_.gather_exposed_[unit_] += engine_.gather_seconds() - before_; }
+
+   private:
+    Engine& engine_;
+    std::size_t unit_;
+    double before_;
+  };
+
   void prepare(int unit) {
     engine_.rethrow_kept_error();
     engine_.gate_->ensure_readable(engine_.units_[static_cast<std::size_t>(unit)].name);
@@ -84,9 +106,7 @@ class Engine::GradientHook final : public torch::autograd::PostAccumulateGradHoo
     const at::Tensor gradient =
         std::exchange(variable.mutable_grad(), engine_.placeholders_[index_]);
     if (engine_.gradient_placeholder_->was_taken(static_cast<int>(index_))) return;
-    engine_.shards_[index_].tensor.mutable_grad() = at::Tensor();
-    engine_.reducer_->discard_unsynchronised();
-    engine_.clear_where_user_did();
+    engine_.drop_gradient(index_);
     engine_.take_gradient(index_, gradient);
   }
 
@@ -98,9 +118,9 @@ class Engine::GradientHook final : public torch::autograd::PostAccumulateGradHoo
 Engine::Engine(ModelTree model, const comm::Mesh& mesh, const FullyShardOptions& options)
     : model_(std::move(model)), mesh_(mesh), options_(options) {
   const at::NoGradGuard no_grad;
-  check_options();
-  check_mesh();
+  check_options(options_, mesh_);
   units_ = lay_out(discover_units(model_.root, options_), options_, mesh_);
+  gather_exposed_.resize(units_.size(), 0);
   warn_if_one_unit(*this);
   check_same_values();
   memory_ = UnitMemory::make(mesh_, units_,
@@ -131,35 +151,6 @@ Engine::~Engine() {
     if (residency::PagedStorage* storage = residency::paged_storage(shard.tensor))
       storage->orphan();
   }
-}
-
-void Engine::check_options() const {
-  const int smaller = options_.reshard_after_forward;
-  if (smaller < 0 || (smaller > 0 && mesh_.shard->size() % smaller != 0)) {
-    throw base::Error(base::ErrorCode::kInvalidArgument,
-                      fmt::format("reshard_after_forward is {}, which does not divide the {} ranks "
-                                  "of the shard group; choose one of its divisors, or 0",
-                                  smaller, mesh_.shard->size()));
-  }
-  if (!(options_.gradient_predivide_factor > 0)) {
-    throw base::Error(base::ErrorCode::kInvalidArgument,
-                      fmt::format("gradient_predivide_factor is {}; it has to be above 0",
-                                  options_.gradient_predivide_factor));
-  }
-  if (options_.reduce_bucket_bytes < 0) {
-    throw base::Error(base::ErrorCode::kInvalidArgument,
-                      fmt::format("reduce_bucket_bytes is {}; it has to be 0 or above",
-                                  options_.reduce_bucket_bytes));
-  }
-}
-
-void Engine::check_mesh() const {
-  if (options_.sharding_strategy != ShardingStrategy::HYBRID_SHARD) return;
-  if (mesh_.replicate->size() > 1) return;
-  throw base::Error(
-      base::ErrorCode::kInvalidArgument,
-      "HYBRID_SHARD needs a mesh with replicas; pass world.mesh({.replicate = N}) with "
-      "N > 1, or choose FULL_SHARD");
 }
 
 void Engine::check_same_values() const {
@@ -194,8 +185,10 @@ void Engine::make_pager() {
     }
     paged.push_back(std::move(entry));
   }
-  watch_ = std::make_unique<residency::BackwardWatch>([this] { end_of_backward(); },
-                                                      [this] { reducer_->abandon_round(); });
+  watch_ = std::make_unique<residency::BackwardWatch>(
+      residency::BackwardWatch::Events{.begin = [this] { clear_where_user_did(); },
+                                       .end = [this] { end_of_backward(); },
+                                       .abandoned = [this] { reducer_->abandon_round(); }});
   pager_ = std::make_unique<residency::UnitPager>(
       std::move(paged), std::make_unique<ParameterSource>(*this), schedule_options(),
       [this] { return note_backward(); });
@@ -230,7 +223,7 @@ schedule::ScheduleOptions Engine::schedule_options() const {
   // Only where a gather takes time is there something to hide.
   const int usual_prefetch = memory_->moves_bytes() ? 1 : 0;
   schedule::ScheduleOptions out{
-      .max_unsharded_bytes = options_.max_unsharded_bytes,
+      .max_unsharded_bytes = limit_by_schedule(),
       .forward_prefetch = options_.forward_prefetch.value_or(usual_prefetch),
       .backward_prefetch = options_.backward_prefetch.value_or(usual_prefetch),
       .limit_all_gathers = options_.limit_all_gathers,
@@ -238,14 +231,34 @@ schedule::ScheduleOptions Engine::schedule_options() const {
   require_units("keep_gathered", options_.keep_gathered, units_);
   const bool stays = options_.reshard_after_forward == 1;
   for (const FlatUnit& unit : units_) {
-    const bool kept =
-        stays || std::any_of(options_.keep_gathered.begin(), options_.keep_gathered.end(),
-                             [&](const std::string& pattern) {
-                               return base::matches_glob(pattern, unit.picked);
-                             });
-    out.keep_gathered.push_back(kept || unit.strategy == ShardingStrategy::SHARD_GRAD_OP);
+    out.keep_gathered.push_back(std::any_of(
+        options_.keep_gathered.begin(), options_.keep_gathered.end(),
+        [&](const std::string& pattern) { return base::matches_glob(pattern, unit.picked); }));
+    out.keep_for_backward.push_back(stays || unit.strategy == ShardingStrategy::SHARD_GRAD_OP);
   }
   return out;
+}
+
+// What max_unsharded_bytes leaves for units that come and go.
+std::int64_t Engine::limit_by_schedule() const {
+  const std::int64_t limit = options_.max_unsharded_bytes;
+  std::int64_t for_good = 0;
+  std::int64_t largest = 0;
+  for (const FlatUnit& unit : units_) {
+    const residency::Stay stay = stay_of(unit);
+    if (stay == residency::Stay::kForGood) for_good += unit.layout.flat_bytes();
+    if (stay == residency::Stay::kBySchedule) largest = std::max(largest, unit.layout.flat_bytes());
+  }
+  if (limit == 0 || for_good == 0) return limit;
+  if (for_good + largest <= limit) return std::max<std::int64_t>(limit - for_good, 1);
+  throw base::Error(
+      base::ErrorCode::kInvalidArgument,
+      fmt::format(
+          "max_unsharded_bytes is {} ({}), but units of {} bytes ({}) stay gathered for good, with "
+          "SHARD_OPTIMIZER_ONLY or `dynamic`, and the largest of the others takes {}: raise the "
+          "limit to {} at least, or choose FULL_SHARD without `dynamic` for more of them",
+          limit, base::format_bytes(limit), for_good, base::format_bytes(for_good), largest,
+          for_good + largest));
 }
 
 void Engine::attach() {
@@ -257,10 +270,7 @@ void Engine::attach() {
       [this](int index, const at::Tensor& gradient) {
         take_gradient(static_cast<std::size_t>(index), gradient);
       },
-      [this](int index) {
-        const at::Tensor& gradient = shards_[static_cast<std::size_t>(index)].tensor.grad();
-        if (gradient.defined()) gradient.zero_();
-      });
+      [this](int index) { clear_gradient(static_cast<std::size_t>(index)); });
   std::vector<std::vector<at::Tensor>> by_unit;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     FlatUnit& unit = units_[u];
@@ -281,6 +291,7 @@ void Engine::attach() {
                                                       placed.spec.shape, placed.strides()));
       const std::size_t index = places_.size();
       places_.push_back({u, i});
+      had_gradient_.push_back(false);
       placeholders_.push_back(
           gradient_placeholder_->make(placed.spec.name, parameter, static_cast<int>(index)));
       parameter.mutable_grad() = placeholders_.back();
@@ -322,52 +333,6 @@ void Engine::begin_update() {
   memory_->take_part(gate_->version());
   pager_->release();
   gate_->begin_write();
-}
-
-void Engine::zero_grad() {
-  reducer_->discard_unsynchronised();
-  for (state::ShardedTensor& shard : shards_) shard.tensor.mutable_grad() = at::Tensor();
-}
-
-// module->zero_grad() drops the placeholders: the user wants no gradient from before.
-void Engine::clear_where_user_did() {
-  for (std::size_t i = 0; i < places_.size(); ++i) {
-    const at::Tensor& parameter = units_[places_[i].unit].parameters[places_[i].parameter].tensor;
-    if (parameter.grad().defined()) continue;
-    parameter.mutable_grad() = placeholders_[i];
-    shards_[i].tensor.mutable_grad() = at::Tensor();
-  }
-}
-
-// module->to() and set_data give a parameter other memory, which no update would ever reach.
-void Engine::require_paged(std::size_t index) const {
-  const auto [unit, parameter] = places_[index];
-  const at::Tensor& tensor = units_[unit].parameters[parameter].tensor;
-  if (residency::paged_storage(tensor) == units_[unit].storages[parameter].get()) return;
-  throw base::Error(
-      base::ErrorCode::kMisuse,
-      fmt::format("parameter '{}' was given other memory after fully_shard, for instance by "
-                  "module->to(), so it is not sharded any more and would never be trained; convert "
-                  "the model before fully_shard",
-                  shards_[index].name));
-}
-
-void Engine::take_gradient(std::size_t index, const at::Tensor& gradient) {
-  const at::NoGradGuard no_grad;
-  rethrow_kept_error();
-  require_paged(index);
-  // A pass that reads no sharded unit would leave the update open while it waits for the others.
-  gate_->end_write();
-  memory_->take_part(gate_->version());
-  note_backward();
-  reducer_->add(places_[index].unit, places_[index].parameter, gradient);
-}
-
-void Engine::end_of_backward() {
-  const at::NoGradGuard no_grad;
-  pager_->end_step();
-  reducer_->finish_pass();
-  end_step();
 }
 
 void Engine::rethrow_kept_error() {

@@ -66,23 +66,26 @@ class Engine {
   class ShardPager;
   class GradientHook;
 
-  void check_options() const;
-  void check_mesh() const;
   void check_same_values() const;
   void broadcast_buffers() const;
   void make_pager();
   void attach();
   residency::Stay stay_of(const FlatUnit& unit) const;
   schedule::ScheduleOptions schedule_options() const;
+  std::int64_t limit_by_schedule() const;
   at::Tensor make_shard(std::size_t unit, std::size_t parameter);
   void require_paged(std::size_t index) const;
   void take_gradient(std::size_t index, const at::Tensor& gradient);
+  void drop_gradient(std::size_t index);
+  void clear_gradient(std::size_t index);
   void clear_where_user_did();
+  void note_gradients();
   bool note_backward();
   void begin_step();
   void end_step();
   void end_of_backward();
   void rethrow_kept_error();
+  double gather_seconds() const { return gate_->waited_seconds() + memory_->waited_seconds(); }
 
   ModelTree model_;
   comm::Mesh mesh_;
@@ -95,6 +98,7 @@ class Engine {
     std::size_t parameter;
   };
   std::vector<Place> places_;             // of every parameter, in the order of shards_
+  std::vector<bool> had_gradient_;        // by the same: after the last pass, with others unreduced
   std::vector<at::Tensor> placeholders_;  // their .grad, in the same order
   std::unique_ptr<GradientPlaceholder> gradient_placeholder_;
 
@@ -104,6 +108,7 @@ class Engine {
   std::unique_ptr<residency::UnitPager> pager_;
   std::unique_ptr<ShardPager> shard_pager_;
   std::unique_ptr<GradientReducer> reducer_;
+  std::vector<double> gather_exposed_;  // by unit: seconds that its gathers kept this rank waiting
   std::vector<at::Tensor> scope_copies_;  // by unit, while an unsharded scope is open
   bool in_step_ = false;
   std::exception_ptr kept_error_;

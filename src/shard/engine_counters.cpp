@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "shard/engine.h"
 
 namespace fullshard::shard {
@@ -19,7 +21,7 @@ Counters Engine::counters() const {
                          .bytes = unit.layout.flat_bytes(),
                          .all_gathers = gathers,
                          .reduce_scatters = reduction.reductions,
-                         .exposed_seconds = reducer_->exposed_seconds(u)});
+                         .exposed_seconds = gather_exposed_[u] + reducer_->exposed_seconds(u)});
   }
   sum.all_gather_collectives = pager_->collectives();
   sum.reduce_scatter_collectives = reducer_->collectives();
@@ -27,14 +29,14 @@ Counters Engine::counters() const {
   for (const at::Tensor& copy : scope_copies_) {
     sum.staging_bytes += static_cast<std::int64_t>(copy.nbytes());
   }
-  sum.live_unsharded_bytes = pager_->live_bytes();
-  sum.peak_unsharded_bytes = pager_->peak_bytes();
+  // Units that came all together count whether or not this rank uses them; they stay.
+  sum.live_unsharded_bytes = std::max(pager_->live_bytes(), memory_->kept_bytes());
+  sum.peak_unsharded_bytes = std::max(pager_->peak_bytes(), memory_->kept_bytes());
   sum.gradient_bytes = reducer_->gradient_bytes();
   sum.unreduced_gradient_bytes = reducer_->unreduced_bytes();
   sum.peak_unreduced_gradient_bytes = reducer_->peak_unreduced_bytes();
   sum.copied_gradient_bytes = reducer_->copied_bytes();
-  sum.exposed_comm_seconds =
-      gate_->waited_seconds() + memory_->waited_seconds() + reducer_->exposed_seconds();
+  sum.exposed_comm_seconds = gather_seconds() + reducer_->exposed_seconds();
   return sum;
 }
 

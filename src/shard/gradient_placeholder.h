@@ -17,7 +17,8 @@ namespace fullshard::shard {
 /// gradients are. An optimizer that was given module->parameters() meets it at its first step.
 class GradientPlaceholder final : public residency::Pager {
  public:
-  /// Both are called with the index that the placeholder was made with.
+  /// Both are called with the index that the placeholder was made with. `zero` makes zero all of
+  /// the gradient that there is.
   using Take = std::function<void(int index, const at::Tensor& gradient)>;
   using Zero = std::function<void(int index)>;
 

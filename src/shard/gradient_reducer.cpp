@@ -143,6 +143,15 @@ void GradientReducer::discard_unsynchronised() {
   }
 }
 
+void GradientReducer::discard_unsynchronised(std::size_t unit, std::size_t parameter) {
+  if (holds_unsynchronised(unit)) forget(unit, parameter);
+}
+
+void GradientReducer::zero_unsynchronised(std::size_t unit, std::size_t parameter) {
+  if (!holds_unsynchronised(unit)) return;
+  if (const at::Tensor gradient = kept(unit, parameter); gradient.defined()) gradient.zero_();
+}
+
 void GradientReducer::count_held(std::int64_t bytes) {
   held_bytes_ += bytes;
   peak_held_bytes_ = std::max(peak_held_bytes_, held_bytes_);

@@ -73,8 +73,14 @@ class GradientReducer {
   /// handed gradients to other ranks.
   void abandon_round();
 
-  /// Between passes: forgets gradients that passes without sync have left.
+  /// Between passes: forgets gradients that passes without sync have left, of all parameters or of
+  /// one.
   void discard_unsynchronised();
+  void discard_unsynchronised(std::size_t unit, std::size_t parameter);
+  /// Between passes: makes zero what they have left of one parameter.
+  void zero_unsynchronised(std::size_t unit, std::size_t parameter);
+  /// Between passes: whether there may be such gradients.
+  bool holds_unsynchronised() const { return in_round_; }
 
   /// Takes back the memory of gradients that every rank has read.
   virtual void collect() {}
@@ -98,8 +104,11 @@ class GradientReducer {
   virtual void enter_unit(std::size_t unit) = 0;
   /// Keeps a gradient until the unit is complete, or adds it to one kept in an earlier pass.
   virtual void keep(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) = 0;
-  /// Forgets what was kept for a unit that was not handed over.
+  /// Forgets what was kept for a unit that was not handed over, or for one parameter of it.
   virtual void forget(std::size_t unit) = 0;
+  virtual void forget(std::size_t unit, std::size_t parameter) = 0;
+  /// What was kept for a parameter of such a unit; undefined where nothing was.
+  virtual at::Tensor kept(std::size_t unit, std::size_t parameter) = 0;
   /// Whether units are handed over inside backward, as they become complete.
   virtual bool hands_over_early() const { return true; }
   /// Gives this rank's gradients of a complete unit to the others. Does not wait.
@@ -134,6 +143,9 @@ class GradientReducer {
  private:
   void begin_round();
   void finish_round();
+  bool holds_unsynchronised(std::size_t unit) const {
+    return in_round_ && begun_[unit] && !handed_over_[unit];
+  }
 
   int rank_;
   bool in_round_ = false;

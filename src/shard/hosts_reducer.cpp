@@ -100,7 +100,7 @@ void HostsReducer::finish_first() {
 
 void HostsReducer::finish_units() {
   while (!flights_.empty()) finish_first();
-  end_round();
+  collect();
 }
 
 }  // namespace fullshard::shard

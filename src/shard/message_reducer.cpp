@@ -44,7 +44,7 @@ MessageReducer::MessageReducer(const comm::Mesh& mesh, std::vector<FlatUnit>& un
   for (std::size_t u = 0; u < units_.size(); ++u) kept_[u].has.resize(units_[u].parameters.size());
 }
 
-MessageReducer::Kept& MessageReducer::kept(std::size_t unit) {
+MessageReducer::Kept& MessageReducer::keep_all_of(std::size_t unit) {
   Kept& kept = kept_[unit];
   if (kept.whole.defined()) return kept;
   kept.whole = buffers_.take(units_[unit].layout.flat_bytes());
@@ -54,7 +54,7 @@ MessageReducer::Kept& MessageReducer::kept(std::size_t unit) {
 }
 
 void MessageReducer::keep(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
-  Kept& kept = this->kept(unit);
+  Kept& kept = keep_all_of(unit);
   at::Tensor place = place_of(kept.whole, units_[unit], parameter);
   if (std::exchange(kept.has[parameter], 1) == 1) {  // from an earlier pass without sync
     place.add_(gradient);
@@ -71,8 +71,20 @@ void MessageReducer::forget(std::size_t unit) {
   buffers_.give_back(std::exchange(kept.whole, {}));
 }
 
+void MessageReducer::forget(std::size_t unit, std::size_t parameter) {
+  GradientFlags& has = kept_[unit].has;
+  has[parameter] = 0;
+  if (std::find(has.begin(), has.end(), 1) == has.end()) forget(unit);
+}
+
+at::Tensor MessageReducer::kept(std::size_t unit, std::size_t parameter) {
+  const Kept& kept = kept_[unit];
+  if (!kept.whole.defined() || kept.has[parameter] == 0) return {};
+  return place_of(kept.whole, units_[unit], parameter);
+}
+
 void MessageReducer::hand_over(std::size_t unit) {
-  complete(unit, kept(unit).has);
+  complete(unit, keep_all_of(unit).has);
   if (options_.bucket_bytes == 0) start_bucket();
 }
 
@@ -95,7 +107,7 @@ void MessageReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
 
 void MessageReducer::complete(std::size_t unit, GradientFlags any) {
   if (!fits_in_bucket(unit)) start_bucket();
-  Kept& kept = this->kept(unit);
+  Kept& kept = keep_all_of(unit);
   for (std::size_t i = 0; i < kept.has.size(); ++i) {
     if (kept.has[i] == 0) place_of(kept.whole, units_[unit], i).zero_();
   }

@@ -36,6 +36,8 @@ class MessageReducer final : public GradientReducer {
   void enter_unit(std::size_t) override {}
   void keep(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) override;
   void forget(std::size_t unit) override;
+  void forget(std::size_t unit, std::size_t parameter) override;
+  at::Tensor kept(std::size_t unit, std::size_t parameter) override;
   bool hands_over_early() const override { return !options_.dynamic; }
   void hand_over(std::size_t unit) override;
   void hand_over_rest(const std::vector<std::size_t>& rest) override;
@@ -65,7 +67,7 @@ class MessageReducer final : public GradientReducer {
     const at::Tensor& result() const { return part.defined() ? part : whole; }
   };
 
-  Kept& kept(std::size_t unit);
+  Kept& keep_all_of(std::size_t unit);
   void complete(std::size_t unit, GradientFlags any);
   bool fits_in_bucket(std::size_t unit) const;
   void start_bucket();

@@ -267,6 +267,14 @@ std::int64_t PrivateUnitMemory::resharded_bytes() const {
   return bytes;
 }
 
+std::int64_t PrivateUnitMemory::kept_bytes() const {
+  std::int64_t bytes = 0;
+  for (std::size_t unit = 0; unit < units_.size() && dynamic_; ++unit) {
+    if (gathered_[unit].buffer.defined()) bytes += units_[unit].layout.flat_bytes();
+  }
+  return bytes;
+}
+
 void PrivateUnitMemory::take_part(std::int64_t version) {
   if (dynamic_) gather_all(version);
 }

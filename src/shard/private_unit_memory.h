@@ -30,6 +30,7 @@ class PrivateUnitMemory final : public UnitMemory {
   void end_step() override;
   void take_part(std::int64_t version) override;
   bool keeps_units() const override { return dynamic_; }
+  std::int64_t kept_bytes() const override;
   bool moves_bytes() const override { return !dynamic_ && group_->size() > 1; }
   std::int64_t gathered_bytes(std::size_t unit, std::int64_t) const override {
     return gathered_[unit].received;

@@ -66,11 +66,13 @@ void SharedReducer::collect() {
 
 void SharedReducer::let_go(std::size_t unit) {
   held_[unit].round = 0;
-  for (at::Tensor& gradient : held_[unit].gradients) {
-    if (!gradient.defined()) continue;
-    count_held(-static_cast<std::int64_t>(gradient.nbytes()));
-    gradient.reset();
-  }
+  for (at::Tensor& gradient : held_[unit].gradients) let_go(gradient);
+}
+
+void SharedReducer::let_go(at::Tensor& gradient) {
+  if (!gradient.defined()) return;
+  count_held(-static_cast<std::int64_t>(gradient.nbytes()));
+  gradient.reset();
 }
 
 // A round's notice replaces the last one's only after every rank has read that.
@@ -96,6 +98,15 @@ void SharedReducer::keep(std::size_t unit, std::size_t parameter, const at::Tens
 void SharedReducer::forget(std::size_t unit) {
   std::ranges::fill(places(group_.rank(), unit), kNone);
   let_go(unit);
+}
+
+void SharedReducer::forget(std::size_t unit, std::size_t parameter) {
+  places(group_.rank(), unit)[parameter] = kNone;
+  let_go(held_[unit].gradients[parameter]);
+}
+
+at::Tensor SharedReducer::kept(std::size_t unit, std::size_t parameter) {
+  return held_[unit].gradients[parameter];
 }
 
 // Keeps a gradient where the other ranks can read it: as it is, if it was made there and is nobody
@@ -188,11 +199,11 @@ void SharedReducer::finish_units() {
     reduce(unit);
   }
   pending_.clear();
-  end_round();
+  collect();
 }
 
-void SharedReducer::end_round() {
-  collect();
+void SharedReducer::end_step() {
+  make_tensors_in(nullptr);
   memory_->trim();
 }
 

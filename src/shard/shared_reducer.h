@@ -32,13 +32,15 @@ class SharedReducer : public GradientReducer {
 
   /// What this thread makes from now on may be read by the other ranks.
   void begin_step() override { make_tensors_in(memory_); }
-  void end_step() override { make_tensors_in(nullptr); }
+  void end_step() override;
   void collect() override;
 
  protected:
   void enter_unit(std::size_t unit) override;
   void keep(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) override;
   void forget(std::size_t unit) override;
+  void forget(std::size_t unit, std::size_t parameter) override;
+  at::Tensor kept(std::size_t unit, std::size_t parameter) override;
   void hand_over(std::size_t unit) override;
   void hand_over_rest(const std::vector<std::size_t>& rest) override;
   void poll() override;
@@ -60,8 +62,6 @@ class SharedReducer : public GradientReducer {
     tags_[unit].step = static_cast<std::int64_t>(round_);
     return tags_[unit];
   }
-  /// All units of the round are reduced.
-  void end_round();
 
   std::vector<std::size_t> pending_;  // units ready here and not reduced yet, oldest first
 
@@ -69,6 +69,7 @@ class SharedReducer : public GradientReducer {
   void hold(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
   at::Tensor place_for_copy(std::size_t unit, std::size_t parameter, at::IntArrayRef shape);
   void let_go(std::size_t unit);
+  void let_go(at::Tensor& gradient);
   void give(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
   void reduce(std::size_t unit);
   void collect_parts(std::size_t unit, std::size_t parameter, layout::Range range,

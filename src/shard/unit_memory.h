@@ -54,6 +54,9 @@ class UnitMemory {
   /// order.
   virtual bool keeps_units() const = 0;
 
+  /// Of all units that are here because of that, now.
+  virtual std::int64_t kept_bytes() const { return 0; }
+
   /// Received for a unit that was made resident `gathers` times, or would have been by copying.
   virtual std::int64_t gathered_bytes(std::size_t unit, std::int64_t gathers) const = 0;
 

@@ -50,7 +50,14 @@ std::string to_json(const StepReport& report) {
       {"peak_unsharded_bytes", report.peak_unsharded_bytes},
       {"peak_rss_bytes", report.peak_rss_bytes},
       {"all_gathers", report.all_gathers},
+      {"all_gather_bytes", report.all_gather_bytes},
       {"reduce_scatters", report.reduce_scatters},
+      {"reduce_scatter_bytes", report.reduce_scatter_bytes},
+      {"live_unsharded_bytes", report.live_unsharded_bytes},
+      {"gradient_bytes", report.gradient_bytes},
+      {"peak_unreduced_gradient_bytes", report.peak_unreduced_gradient_bytes},
+      {"staging_bytes", report.staging_bytes},
+      {"optimizer_state_bytes", report.optimizer_state_bytes},
   };
   if (report.validation_loss) object["validation_loss"] = *report.validation_loss;
   return object.dump();

@@ -25,7 +25,13 @@ void StepMeter::finish() {
   report_.step_seconds = report_.data_seconds + report_.compute_seconds +
                          report_.exposed_comm_seconds + report_.optimizer_seconds;
   report_.all_gathers = last_.all_gathers - first_.all_gathers;
+  report_.all_gather_bytes = last_.all_gather_bytes - first_.all_gather_bytes;
   report_.reduce_scatters = last_.reduce_scatters - first_.reduce_scatters;
+  report_.reduce_scatter_bytes = last_.reduce_scatter_bytes - first_.reduce_scatter_bytes;
+  report_.live_unsharded_bytes = last_.live_unsharded_bytes;
+  report_.gradient_bytes = last_.gradient_bytes;
+  report_.peak_unreduced_gradient_bytes = last_.peak_unreduced_gradient_bytes;
+  report_.staging_bytes = last_.staging_bytes;
 }
 
 }  // namespace fullshard::trainer

@@ -23,8 +23,19 @@ struct StepReport {
 
   std::int64_t peak_unsharded_bytes = 0;  ///< of parameters gathered at once, in this step
   std::int64_t peak_rss_bytes = 0;        ///< of resident memory, since the process began
-  std::int64_t all_gathers = 0;           ///< in this step
-  std::int64_t reduce_scatters = 0;
+
+  // Of this rank in this step.
+  std::int64_t all_gathers = 0;           ///< of units
+  std::int64_t all_gather_bytes = 0;      ///< received
+  std::int64_t reduce_scatters = 0;       ///< of units
+  std::int64_t reduce_scatter_bytes = 0;  ///< gradients read from other ranks
+
+  // Of this rank at the step's end.
+  std::int64_t live_unsharded_bytes = 0;           ///< parameters gathered
+  std::int64_t gradient_bytes = 0;                 ///< reduced gradients
+  std::int64_t peak_unreduced_gradient_bytes = 0;  ///< whole gradients, the most in this step
+  std::int64_t staging_bytes = 0;                  ///< private whole copies of parameters
+  std::int64_t optimizer_state_bytes = 0;
 
   std::optional<double> validation_loss = std::nullopt;  ///< nats a byte, if measured after it
 

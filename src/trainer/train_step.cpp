@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fullshard/base/error.h"
+#include "fullshard/optim/state_bytes.h"
 #include "trainer/process_memory.h"
 #include "trainer/rank_notes.h"
 #include "trainer/setup.h"
@@ -112,6 +113,7 @@ StepOutcome TrainStep::run(std::int64_t step, int stop_signal) {
   update(report);
   meter.end_phase(report.optimizer_seconds);
   meter.finish();
+  report.optimizer_state_bytes = optim::state_bytes(optimizer_);
   return {report, all.stop_signal};
 }
 

@@ -142,6 +142,29 @@ TEST(Behaviours, C1_WithoutDynamicASkippedUnitIsNamedAndWhoCalledIt) {
        "rank 1: reduce_scatter"});
 }
 
+// All units come together, also those that a rank does not use, and count as live.
+TEST(Behaviours, C1_WithDynamicAllUnitsCountAndMustFit) {
+  testing::run_over_gloo(kRanks, [&](comm::World& world) {
+    const auto model = kTask.build();
+    auto& chooser = static_cast<Chooser&>(*model);
+    const auto sharded = fully_shard(model, world.mesh(), {.dynamic = true});
+    std::int64_t total = 0;
+    for (const UnitCounters& unit : sharded.counters().units) total += unit.bytes;
+    EXPECT_EQ(sharded.counters().live_unsharded_bytes, 0);
+    if (world.rank() == 0) chooser.order = {0, 1};
+    const Batch batch = testing::rows_of_rank(kTask.batch(0), world.rank(), world.size());
+    chooser.loss(batch.x, batch.y).backward();
+    EXPECT_EQ(sharded.counters().live_unsharded_bytes, total);
+    EXPECT_EQ(sharded.counters().peak_unsharded_bytes, total);
+    try {
+      fully_shard(kTask.build(), world.mesh(), {.max_unsharded_bytes = total - 1, .dynamic = true});
+      ADD_FAILURE() << "all units under a limit that does not hold them";
+    } catch (const base::Error& error) {
+      EXPECT_NE(std::string(error.what()).find("dynamic"), std::string::npos) << error.what();
+    }
+  });
+}
+
 TEST(Behaviours, C3_WithoutDynamicBothOrdersAreShown) {
   expect_mismatch(
       [](std::int64_t, int rank) -> std::vector<std::size_t> {

@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
+#include "support/equality.h"
 #include "support/networks.h"
 #include "support/training.h"
 
@@ -170,6 +172,104 @@ TEST(Behaviours, A5_ZeroGradDropsWhatWasNotSynchronised) {
       expect_gradients(sharded, expected);
     });
   }
+}
+
+using Clear = std::function<void(testing::Model&, const ShardedModule&, torch::optim::Optimizer&)>;
+
+// Runs a backward pass for each entry: with sync or without, after `clear` or not. The reference
+// does so with `clear_plain` and accumulates in .grad as ever.
+struct Pass {
+  bool sync;
+  bool clear;
+};
+
+void expect_cleared_alike(const std::vector<Pass>& passes, const Clear& clear,
+                          const std::function<void(testing::Model&)>& clear_plain) {
+  const auto task = testing::mlp_problem({5, 7, 3});
+  const auto plain = task.build();
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    if (passes[i].clear) clear_plain(*plain);
+    const auto batch = task.batch(static_cast<std::int64_t>(i));
+    plain->loss(batch.x, batch.y).backward();
+  }
+  const auto run = [&](comm::World& world) {
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, world.mesh(),
+                                     {.auto_wrap_policy = wrap_modules<torch::nn::LinearImpl>()});
+    const auto optimizer = testing::stock_optimizer(testing::Optimizer::kSgd, sharded.parameters());
+    for (std::size_t i = 0; i < passes.size(); ++i) {
+      if (passes[i].clear) clear(*model, sharded, *optimizer);
+      sharded.set_requires_gradient_sync(passes[i].sync);
+      const auto batch = testing::rows_of_rank(task.batch(static_cast<std::int64_t>(i)),
+                                               world.rank(), world.size());
+      model->loss(batch.x, batch.y).backward();
+    }
+    testing::expect_gradients_of(sharded, *plain);
+  };
+  testing::run_both_ways(1, run);
+  testing::run_both_ways(2, run);
+}
+
+void clear_one_layer(torch::nn::Module& model, bool set_to_none) {
+  model.named_modules()["layers.1"]->zero_grad(set_to_none);
+}
+
+// Two micro-batches without sync, one layer's gradients cleared, a third one that reduces the sum:
+// the other layer keeps all three.
+TEST(Behaviours, A5_ClearingOneModuleLeavesTheOthersTheirUnsynchronisedGradients) {
+  for (const bool set_to_none : {true, false}) {
+    SCOPED_TRACE(set_to_none);
+    expect_cleared_alike(
+        {{.sync = false}, {.sync = false}, {.sync = true, .clear = true}},
+        [=](testing::Model& model, const ShardedModule&, torch::optim::Optimizer&) {
+          clear_one_layer(model, set_to_none);
+        },
+        [=](testing::Model& model) { clear_one_layer(model, set_to_none); });
+  }
+}
+
+TEST(Behaviours, A5_ClearingTheModuleClearsReducedAndUnsynchronisedGradients) {
+  for (const bool set_to_none : {true, false}) {
+    SCOPED_TRACE(set_to_none);
+    expect_cleared_alike(
+        {{.sync = true}, {.sync = false}, {.sync = false, .clear = true}, {.sync = true}},
+        [=](testing::Model& model, const ShardedModule&, torch::optim::Optimizer&) {
+          model.zero_grad(set_to_none);
+        },
+        [=](testing::Model& model) { model.zero_grad(set_to_none); });
+  }
+}
+
+// Documented: where there is a reduced gradient, an optimizer can say so too.
+TEST(Behaviours, A5_ClearingByTheOptimizerDropsWhatWasAddedToAReducedGradient) {
+  expect_cleared_alike(
+      {{.sync = true}, {.sync = false}, {.sync = true, .clear = true}},
+      [](testing::Model&, const ShardedModule&, torch::optim::Optimizer& optimizer) {
+        optimizer.zero_grad();
+      },
+      [](testing::Model& model) { model.zero_grad(); });
+}
+
+// A part of the model that is cleared and then not used has no gradient.
+TEST(Behaviours, A5_AClearedModuleThatIsNotUsedHasNoGradient) {
+  const auto task = testing::mlp_problem({5, 7, 3});
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, world.mesh(),
+                                     {.auto_wrap_policy = wrap_modules<torch::nn::LinearImpl>()});
+    const auto batch = testing::rows_of_rank(task.batch(0), world.rank(), world.size());
+    const auto first = model->named_parameters()["layers.0.weight"];
+    for (const bool sync : {true, false}) {
+      sharded.set_requires_gradient_sync(sync);
+      model->loss(batch.x, batch.y).backward();
+    }
+    clear_one_layer(*model, /*set_to_none=*/true);
+    sharded.set_requires_gradient_sync(true);
+    at::linear(batch.x, first).sum().backward();
+    for (const auto& shard : sharded.named_parameters()) {
+      EXPECT_EQ(shard.tensor.grad().defined(), shard.name.starts_with("layers.0.")) << shard.name;
+    }
+  });
 }
 
 TEST(Behaviours, A5_AGradientTheUserHasSetIsAddedTo) {

@@ -1,7 +1,12 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "fullshard/base/error.h"
 #include "support/counted_group.h"
 #include "support/equality.h"
 #include "support/networks.h"
@@ -116,6 +121,48 @@ TEST(Behaviours, C1_WithSeveralHostsARankSkipsAUnit) {
   train_where_some_skip([](int rank) { return rank != 3; }, /*dynamic=*/true);
   train_where_some_skip([](int rank) { return rank < 2; }, /*dynamic=*/true);
   train_where_some_skip([](int) { return false; }, /*dynamic=*/false);
+}
+
+// What each rank's training ends in, when one rank of the second host skips a unit from step 1 on
+// and nothing says that ranks may differ. A rank that fails leaves, as a process would.
+std::vector<std::string> messages_where_rank3_skips(std::chrono::seconds timeout) {
+  const auto task = testing::problem_of<Optional>(4, 4);
+  std::vector<std::string> messages(4);
+  testing::run_on_hosts(
+      2, 2,
+      [&](comm::World& world) {
+        try {
+          const comm::Mesh mesh = world.mesh({.replicate = 2});
+          const auto model = task.build();
+          const auto sharded = fully_shard(model, mesh,
+                                           {.auto_wrap_policy = wrap_named({"a", "b", "c"}),
+                                            .sharding_strategy = ShardingStrategy::HYBRID_SHARD});
+          for (std::int64_t step = 0; step < 3; ++step) {
+            static_cast<Optional&>(*model).uses_b = world.rank() != 3 || step == 0;
+            const auto rows = testing::rows_of_rank(task.batch(step), world.rank(), 4);
+            model->loss(rows.x, rows.y).backward();
+          }
+          messages[static_cast<std::size_t>(world.rank())] = "no error";
+        } catch (const base::Error& error) {
+          messages[static_cast<std::size_t>(world.rank())] = error.what();
+          world.group().abort(error.what());
+        }
+      },
+      {.timeout = timeout});
+  return messages;
+}
+
+TEST(Behaviours, C1_WithSeveralHostsWithoutDynamicTheRanksThatDifferAreNamed) {
+  constexpr auto kTimeout = std::chrono::seconds(5);
+  const auto start = std::chrono::steady_clock::now();
+  const auto messages = messages_where_rank3_skips(kTimeout);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kTimeout + std::chrono::seconds(10));
+  using ::testing::AllOf;
+  using ::testing::AnyOf;
+  using ::testing::HasSubstr;
+  // Ranks 1 and 3 are the replicas whose reductions do not meet; all end.
+  EXPECT_THAT(messages, ::testing::Each(::testing::Not("no error")));
+  EXPECT_THAT(messages, ::testing::Contains(AllOf(HasSubstr("unit 'b'"), HasSubstr("all_reduce"))));
 }
 
 }  // namespace

@@ -111,6 +111,34 @@ std::vector<FreezeSpec> random_freezes(Random& random, const Names& names, std::
   return freezes;
 }
 
+bool ranks_differ(const NetSpec& net) {
+  return std::any_of(net.calls.begin(), net.calls.end(),
+                     [](const CallSpec& call) { return call.only_rank >= 0; });
+}
+
+// Every eighth seed. There ranks that differ have to say so, and others may.
+void choose_transport(Random& random, Case& run) {
+  run.over_gloo = run.seed % 8 == 0;
+  run.sharding.dynamic = random.one_in(3) || (run.over_gloo && ranks_differ(run.net));
+}
+
+// What is never trained may be left alone, where all ranks begin with the same values.
+void ignore_some(Random& random, Case& run) {
+  if (run.sharding.sync_module_states) return;
+  for (const FreezeSpec& freeze : run.freezes) {
+    if (freeze.thawed < run.steps || random.one_in(2)) continue;
+    run.sharding.rules.insert(run.sharding.rules.begin(),
+                              {.pattern = freeze.pattern, .ignore = true});
+  }
+}
+
+void convert_all(Case& run) {
+  for (ParameterRule& rule : run.sharding.rules) {
+    if (!rule.ignore) rule.dtype = at::kDouble;
+  }
+  run.sharding.rules.push_back({.pattern = "*", .dtype = at::kDouble});
+}
+
 std::vector<Interlude> random_interludes(Random& random, std::int64_t steps) {
   std::vector<Interlude> out;
   while (std::ssize(out) < steps) {
@@ -147,6 +175,12 @@ Case random_case(std::uint64_t seed) {
   run.norm_type = random.of(std::vector{1.0, 2.0, std::numeric_limits<double>::infinity()});
   run.before_update = random_interludes(random, run.steps);
   run.after_update = random_interludes(random, run.steps);
+  choose_transport(random, run);
+  ignore_some(random, run);
+  const bool ignores = std::any_of(run.sharding.rules.begin(), run.sharding.rules.end(),
+                                   [](const ParameterRule& rule) { return rule.ignore; });
+  run.from_float = !ignores && random.one_in(4);
+  if (run.from_float) convert_all(run);
   return run;
 }
 
@@ -169,13 +203,17 @@ std::string to_string(const Case& run) {
       "seed {}: {} ranks, replicate {}, {}, units {}\n  net: {}\n", run.seed, run.ranks,
       run.replicate, name_of(options.sharding_strategy), to_string(run.wrap), to_string(run.net));
   for (const ParameterRule& rule : options.rules) {
-    text += fmt::format("  rule {}: {}, atom {}, group {}\n", rule.pattern,
+    text += fmt::format("  rule {}: {}, atom {}, group {}{}{}\n", rule.pattern,
                         rule.strategy ? name_of(*rule.strategy) : "-",
-                        rule.atom ? static_cast<int>(*rule.atom) : -1, rule.group);
+                        rule.atom ? static_cast<int>(*rule.atom) : -1, rule.group,
+                        rule.dtype ? ", to double" : "", rule.ignore ? ", ignored" : "");
   }
   for (const FreezeSpec& freeze : run.freezes) {
     text += fmt::format("  {} frozen before step {}\n", freeze.pattern, freeze.thawed);
   }
+  if (run.over_gloo) text += "  over Gloo\n";
+  if (options.dynamic) text += "  dynamic\n";
+  if (run.from_float) text += "  from single precision\n";
   return text + fmt::format(
                     "  sync {}, divide {}, weights {}, min {}, keep {}, prefetch {} {} {}, bucket "
                     "{}, limit "

@@ -46,6 +46,8 @@ struct Case {
   WrapSpec wrap;
   shard::FullyShardOptions sharding;  ///< without auto_wrap_policy and max_unsharded_bytes
   double limit = 0;                   ///< max_unsharded_bytes in sizes of the largest unit; 0: none
+  bool over_gloo = false;             ///< ranks do not share memory
+  bool from_float = false;  ///< the model is in single precision; a rule converts it to double
   std::vector<FreezeSpec> freezes;
   Optimizer optimizer = Optimizer::kSgd;
   ZeroGrad zero_grad = ZeroGrad::kOptimizer;

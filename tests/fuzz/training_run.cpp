@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "fullshard/optim/adamw.h"
+#include "support/networks.h"
 
 namespace fullshard::fuzz {
 namespace {
@@ -55,6 +56,13 @@ void freeze(const Case& run, const Net& net, std::int64_t step) {
     for (const FreezeSpec& freeze : run.freezes) {
       if (item.key() == freeze.pattern) item.value().set_requires_grad(step >= freeze.thawed);
     }
+  }
+}
+
+// Values that single precision has, in single precision or in double. What is tied stays tied.
+void round_parameters(Net& net, at::ScalarType dtype) {
+  for (at::Tensor& parameter : testing::unique_parameters(net)) {
+    parameter.set_data(parameter.detach().to(at::kFloat).to(dtype));
   }
 }
 
@@ -131,6 +139,7 @@ class ShardedSide {
   // With sync_module_states, ranks other than 0 start from something else.
   std::shared_ptr<Net> start(int rank) const {
     const auto net = build(run_.net);
+    if (run_.from_float) round_parameters(*net, at::kFloat);
     freeze(run_, *net, 0);
     const at::NoGradGuard no_grad;
     if (rank > 0 && run_.sharding.sync_module_states) {
@@ -181,7 +190,7 @@ class UnshardedSide {
  public:
   explicit UnshardedSide(const Case& run)
       : run_(run),
-        net_(build(run.net)),
+        net_(start(run)),
         optimizer_(make_optimizer(run, testing::unique_parameters(*net_))) {}
 
   Net& net() { return *net_; }
@@ -219,6 +228,12 @@ class UnshardedSide {
   shard::StateDict parameters() { return testing::parameters_of(*net_); }
 
  private:
+  static std::shared_ptr<Net> start(const Case& run) {
+    const auto net = build(run.net);
+    if (run.from_float) round_parameters(*net, at::kDouble);
+    return net;
+  }
+
   const Case& run_;
   std::shared_ptr<Net> net_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
@@ -244,6 +259,13 @@ Outcome train(const Case& run, Side side) {
   return outcome;
 }
 
+bool is_ignored(const Case& run, const std::string& name) {
+  const auto& rules = run.sharding.rules;
+  return std::any_of(rules.begin(), rules.end(), [&](const shard::ParameterRule& rule) {
+    return rule.ignore && rule.pattern == name;
+  });
+}
+
 double worst(const at::Tensor& actual, const at::Tensor& expected) {
   if (expected.numel() == 0) return 0;
   return ((actual - expected).abs() / expected.abs().clamp_min(1)).max().item<double>();
@@ -255,19 +277,23 @@ Outcome train_unsharded(const Case& run) { return train(run, UnshardedSide(run))
 
 std::vector<Outcome> train_sharded(const Case& run) {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(run.ranks));
-  comm::run_as_threads(run.ranks,
-                       [&](comm::World& world) {
-                         outcomes[static_cast<std::size_t>(world.rank())] =
-                             train(run, ShardedSide(run, world));
-                       },
-                       {.timeout = std::chrono::seconds(30)});
+  const auto rank = [&](comm::World& world) {
+    outcomes[static_cast<std::size_t>(world.rank())] = train(run, ShardedSide(run, world));
+  };
+  const comm::CommOptions options{.timeout = std::chrono::seconds(30)};
+  if (run.over_gloo) {
+    testing::run_over_gloo(run.ranks, rank, options);
+  } else {
+    comm::run_as_threads(run.ranks, rank, options);
+  }
   return outcomes;
 }
 
-std::string difference(const Outcome& actual, const Outcome& expected) {
+std::string difference(const Case& run, const Outcome& actual, const Outcome& expected) {
   std::string text;
   for (const auto& [name, value] : expected.parameters) {
     const auto found = actual.parameters.find(name);
+    if (is_ignored(run, name)) continue;
     if (found == actual.parameters.end()) {
       text += fmt::format("  {} is missing\n", name);
     } else if (found->second.sizes() != value.sizes()) {

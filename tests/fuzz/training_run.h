@@ -20,6 +20,6 @@ Outcome train_unsharded(const Case& run);
 std::vector<Outcome> train_sharded(const Case& run);
 
 /// What differs between them by more than 1e-10, in words; empty when nothing does.
-std::string difference(const Outcome& actual, const Outcome& expected);
+std::string difference(const Case& run, const Outcome& actual, const Outcome& expected);
 
 }  // namespace fullshard::fuzz

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "fullshard/base/error.h"
+#include "fullshard/optim/state_bytes.h"
 
 namespace fullshard::optim {
 namespace {
@@ -54,6 +55,34 @@ void give_gradients(std::vector<state::ShardedTensor>& parts, const std::vector<
     parts[i].tensor.mutable_grad() =
         gradient(whole[i], i, step).reshape({-1}).slice(0, parts[i].begin, parts[i].end).clone();
   }
+}
+
+// Two moments an element, and a step of 4 bytes a parameter; libtorch keeps its step in an integer.
+TEST(StateBytes, AreThoseOfTheMoments) {
+  const auto whole = whole_parameters();
+  const std::int64_t elements = 15 + 5 + 20 + 1;
+  auto parts = all_of(whole);
+  AdamW ours(parts, {});
+  std::vector<at::Tensor> tensors;
+  for (const auto& part : parts) tensors.push_back(part.tensor);
+  torch::optim::AdamW adamw(tensors);
+  torch::optim::SGD sgd(tensors, torch::optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD plain_sgd(tensors, 0.1);
+  torch::optim::Adagrad adagrad(tensors);
+  torch::optim::RMSprop rmsprop(tensors);
+  EXPECT_EQ(state_bytes(ours), 0);
+  give_gradients(parts, whole, 0);
+  ours.step();
+  EXPECT_EQ(state_bytes(ours), 2 * 8 * elements + 4 * 4);
+  for (torch::optim::Optimizer* optimizer : std::initializer_list<torch::optim::Optimizer*>{
+           &adamw, &sgd, &plain_sgd, &adagrad, &rmsprop}) {
+    optimizer->step();
+  }
+  EXPECT_EQ(state_bytes(adamw), 2 * 8 * elements);
+  EXPECT_EQ(state_bytes(sgd), 8 * elements);
+  EXPECT_EQ(state_bytes(plain_sgd), 0);
+  EXPECT_EQ(state_bytes(adagrad), 8 * elements);
+  EXPECT_EQ(state_bytes(rmsprop), 8 * elements);
 }
 
 double max_difference(const at::Tensor& a, const at::Tensor& b) {

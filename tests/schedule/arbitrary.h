@@ -66,7 +66,7 @@ inline std::int64_t limit(const std::vector<std::int64_t>& unit_bytes) {
 }
 
 inline ScheduleOptions options(const std::vector<std::int64_t>& unit_bytes) {
-  return {.reshard_after_forward = *rc::gen::arbitrary<bool>(),
+  return {.keep_for_backward = kept(unit_bytes.size()),
           .max_unsharded_bytes = limit(unit_bytes),
           .keep_distance = between(0, 5),
           .keep_gathered = kept(unit_bytes.size()),

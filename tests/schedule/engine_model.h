@@ -16,7 +16,7 @@ class EngineModel {
 
   /// Returns whether the touch left the schedule.
   bool touch(Touch touch) {
-    const Decision decision = follower_.on_touch(touch.unit, touch.phase);
+    const Decision decision = follower_.on_touch(touch);
     for (const int unit : decision.evict) remove(unit);
     bool gathers = resident_.insert(touch.unit).second;
     if (gathers) {

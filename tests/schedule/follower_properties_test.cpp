@@ -46,7 +46,6 @@ RC_GTEST_PROP(FollowerProperty, DecisionsCanAlwaysBeCarriedOut, ()) {
   Follower follower(bytes, options);
   EngineModel engine(follower);
   for (auto steps = arbitrary::between(1, 8); steps > 0; --steps) {
-    follower.begin_pass(*rc::gen::arbitrary<bool>());
     RC_ASSERT(engine.run(any_step(usual, units)) <= 1);
     RC_ASSERT(follower.resident_bytes() == 0);
     if (options.max_unsharded_bytes > 0) {
@@ -105,6 +104,7 @@ RC_GTEST_PROP(FollowerProperty, ByDemandAtMostOneOtherUnitIsResident, ()) {
   const auto bytes = arbitrary::unit_bytes();
   ScheduleOptions options = arbitrary::options(bytes);
   options.keep_gathered.clear();
+  options.keep_for_backward.clear();
   Follower follower(bytes, options);
   EngineModel engine(follower);
   engine.run(arbitrary::trace(static_cast<int>(bytes.size())));
@@ -121,7 +121,6 @@ RC_GTEST_PROP(FollowerProperty, EvaluationBetweenTrainingStepsLeavesTheirSchedul
   engine.run(training);
   const Schedule before = *follower.training_schedule();
   for (int round = 0; round < 3; ++round) {
-    follower.begin_pass(false);
     engine.run(evaluation);
     RC_ASSERT(engine.run(training) == 0);
   }

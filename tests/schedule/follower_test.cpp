@@ -30,7 +30,8 @@ class FollowerTest : public testing::Test {
 
 class ShardGradOpFollowerTest : public FollowerTest {
  protected:
-  ShardGradOpFollowerTest() : FollowerTest({.reshard_after_forward = false}) {}
+  ShardGradOpFollowerTest()
+      : FollowerTest({.keep_for_backward = std::vector<bool>(kBlocks + 1, true)}) {}
 };
 
 TEST_F(FollowerTest, TheFirstStepIsTracedWithAtMostOneUnitBesidesTheTouched) {
@@ -95,51 +96,34 @@ TEST_F(FollowerTest, AStepCutShortIsPlannedAnew) {
 TEST_F(FollowerTest, EvaluationKeepsTheTrainingSchedule) {
   engine_.run(training_);
   const Schedule before = *follower_.training_schedule();
-  for (int pass = 0; pass < 3; ++pass) {
-    follower_.begin_pass(false);
-    EXPECT_EQ(engine_.run(evaluation_), 0);
-  }
-  EXPECT_EQ(*follower_.training_schedule(), before);
-  EXPECT_EQ(*follower_.forward_only_schedule(), make_schedule(evaluation_, kBytes, {}));
-  EXPECT_EQ(engine_.run(training_), 0);
-}
-
-TEST_F(FollowerTest, EvaluationWithoutAWordOfItKeepsTheTrainingScheduleToo) {
-  engine_.run(training_);
-  const Schedule before = *follower_.training_schedule();
   EXPECT_EQ(engine_.run(evaluation_), 0);
   EXPECT_EQ(*follower_.training_schedule(), before);
   EXPECT_EQ(engine_.run(training_), 0);
   EXPECT_EQ(engine_.run(evaluation_), 0);
   EXPECT_EQ(follower_.deviations(), 1);  // only the first evaluation was news
-}
-
-TEST_F(ShardGradOpFollowerTest, EvaluationHoldsNothingForABackwardThatDoesNotCome) {
-  engine_.run(training_);
-  engine_.run(training_);
-  EXPECT_EQ(engine_.most(), 5U);
-  follower_.begin_pass(false);
-  engine_.run(evaluation_);
-  follower_.begin_pass(false);
-  engine_.run(evaluation_);
-  EXPECT_EQ(engine_.most(), 1U);
+  EXPECT_EQ(*follower_.forward_only_schedule(), make_schedule(evaluation_, kBytes, {}));
 }
 
 TEST_F(ShardGradOpFollowerTest, ChangesOverWhenTheTouchesFitTheOtherPlan) {
+  const Trace other = steps::of("f0 f1 f3");
   engine_.run(training_);
-  follower_.begin_pass(false);
-  engine_.run(evaluation_);
+  engine_.run(other);
   const std::int64_t before = follower_.deviations();
-  // A training step whose first block runs without gradients looks like an evaluation at first.
-  follower_.begin_pass(false);
-  EXPECT_EQ(engine_.run(training_), 0);
+  EXPECT_EQ(engine_.run(other), 0);
   EXPECT_EQ(follower_.deviations(), before);
+}
+
+TEST_F(ShardGradOpFollowerTest, AUnitLeavesAfterItsLastTouchInBackward) {
+  engine_.run(training_);
+  for (const Touch& touch : steps::of("f0 f1 f2 f3 f4 f0 b0 b4 b3 b2").events()) {
+    engine_.touch(touch);
+  }
+  EXPECT_THAT(engine_.resident(), testing::ElementsAre(1, 2));
 }
 
 TEST_F(ShardGradOpFollowerTest, AChangeOverEvictsWhatTheNewPlanWouldNotHave) {
   const Trace other = steps::of("f0 f1 f2 f3 f1 f2");
   engine_.run(training_);
-  follower_.begin_pass(false);
   engine_.run(other);
   for (const Touch& touch : steps::of("f0 f1 f2 f3").events()) engine_.touch(touch);
   EXPECT_EQ(engine_.resident().size(), 4U);
@@ -150,7 +134,6 @@ TEST_F(ShardGradOpFollowerTest, AChangeOverEvictsWhatTheNewPlanWouldNotHave) {
 
 TEST_F(FollowerTest, ThePlanChangedToMustFitFromTheStart) {
   engine_.run(steps::of("f0 f1 f2 b2 b1"));
-  follower_.begin_pass(false);
   engine_.run(steps::of("f0 f3 f4"));
   engine_.touch({0, Phase::kForward});
   engine_.touch({1, Phase::kForward});
@@ -159,7 +142,6 @@ TEST_F(FollowerTest, ThePlanChangedToMustFitFromTheStart) {
 }
 
 TEST_F(FollowerTest, AForwardOnlyPassMayComeFirst) {
-  follower_.begin_pass(false);
   EXPECT_EQ(engine_.run(evaluation_), 0);
   EXPECT_EQ(follower_.training_schedule(), nullptr);
   engine_.run(training_);
@@ -240,15 +222,81 @@ TEST(FollowerRefuses, UnknownUnits) {
   EXPECT_THAT(follower.end_step(), IsEmpty());
 }
 
-TEST(FollowerRefuses, APassBegunInsideAStep) {
-  Follower follower(kBytes, {});
-  follower.on_touch(0, Phase::kForward);
+TEST(FollowerRefuses, UnitsOfOneOperatorThatDoNotFit) {
+  Follower follower(kBytes, {.max_unsharded_bytes = 250});
+  follower.on_touch({0, Phase::kForward});
+  follower.on_touch({1, Phase::kForward, 1});
   try {
-    follower.begin_pass(true);
-    FAIL() << "a pass began inside a step";
+    follower.on_touch({2, Phase::kForward, 2});
+    FAIL() << "three units of 100 bytes under a limit of 250";
   } catch (const base::Error& error) {
-    EXPECT_EQ(error.code(), base::ErrorCode::kMisuse);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("unit 2"), HasSubstr("300"), HasSubstr("250")));
   }
+}
+
+TEST_F(FollowerTest, UnitsOfOneOperatorStayTogetherByDemandAndByPlan) {
+  const Trace trace = steps::of("f0 f1 f2+1 f3+2 f4 b4");
+  for (int step = 0; step < 2; ++step) {
+    for (const Touch& touch : steps::of("f0 f1 f2+1 f3+2").events()) engine_.touch(touch);
+    EXPECT_THAT(engine_.resident(), testing::ElementsAre(1, 2, 3));
+    for (const Touch& touch : steps::of("f4 b4").events()) engine_.touch(touch);
+    engine_.end_step();
+  }
+  EXPECT_EQ(follower_.deviations(), 0);
+  EXPECT_EQ(*follower_.training_schedule(), make_schedule(trace, kBytes, {}));
+}
+
+// Carries out what begins_anew() says, as the engine does.
+void run_forwards(Follower& follower, EngineModel& engine, const Trace& trace, int times) {
+  for (int i = 0; i < times; ++i) {
+    for (const Touch& touch : trace.events()) {
+      if (follower.begins_anew(touch)) engine.end_step();
+      engine.touch(touch);
+    }
+  }
+}
+
+TEST_F(FollowerTest, ForwardsThatNothingEndsBecomeStepsAtLast) {
+  run_forwards(follower_, engine_, steps::of("f0 f1 f2 f3"), 10'000);
+  ASSERT_NE(follower_.forward_only_schedule(), nullptr);
+  EXPECT_LE(follower_.forward_only_schedule()->events.size(), 1024U);
+  EXPECT_EQ(follower_.deviations(), 0);
+}
+
+TEST_F(FollowerTest, ForwardsThatNothingEndsFollowTheirPlan) {
+  engine_.run(steps::of("f0 f1 f2 f3"));
+  run_forwards(follower_, engine_, steps::of("f0 f1 f2 f3"), 100);
+  EXPECT_EQ(follower_.forward_only_schedule()->events.size(), 4U);
+  EXPECT_EQ(follower_.deviations(), 0);
+}
+
+// An evaluation with gradients right before a training step.
+TEST_F(FollowerTest, AForwardKnownAsAStepLeavesTheTrainingStepItsPlan) {
+  const Trace evaluation = steps::of("f0 f1 f2 f3");
+  const Trace training = steps::of("f0 f1 f2 f3 b3 b2 b1 b0");
+  engine_.run(evaluation);
+  engine_.run(training);
+  const Schedule before = *follower_.training_schedule();
+  const std::int64_t deviations = follower_.deviations();
+  for (int step = 0; step < 3; ++step) {
+    run_forwards(follower_, engine_, evaluation, 1);
+    run_forwards(follower_, engine_, training, 1);
+    engine_.end_step();
+  }
+  EXPECT_EQ(*follower_.training_schedule(), before);
+  EXPECT_EQ(follower_.deviations(), deviations);
+}
+
+TEST_F(FollowerTest, ForwardsThatABackwardFollowsAreOneStep) {
+  const Trace twice = steps::of("f0 f1 f2 f0 f1 f2 b2 b1 b0 b2 b1 b0");
+  for (int step = 0; step < 3; ++step) {
+    for (const Touch& touch : twice.events()) {
+      EXPECT_FALSE(follower_.begins_anew(touch));
+      engine_.touch(touch);
+    }
+    engine_.end_step();
+  }
+  EXPECT_EQ(follower_.deviations(), 0);
 }
 
 }  // namespace

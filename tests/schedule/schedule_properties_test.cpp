@@ -84,7 +84,7 @@ RC_GTEST_PROP(ScheduleProperty, PeakStaysWithinTheLimit, ()) {
 
 RC_GTEST_PROP(ScheduleProperty, FullShardHoldsOneUnitBesidesTheTouchedAndThePrefetched, ()) {
   Case c;
-  c.options.reshard_after_forward = true;
+  c.options.keep_for_backward.clear();
   c.options.keep_gathered.clear();
   c.options.keep_distance = 1;
   c.options.limit_all_gathers = true;

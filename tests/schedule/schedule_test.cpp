@@ -20,6 +20,7 @@ using testing::IsEmpty;
 
 constexpr int kBlocks = 4;
 const std::vector<std::int64_t> kGptBytes(kBlocks + 1, 100);
+const std::vector<bool> kAll(kBlocks + 1, true);
 
 SimulationResult gpt_run(const ScheduleOptions& options) {
   return simulate(make_schedule(steps::gpt(kBlocks), kGptBytes, options), kGptBytes);
@@ -41,14 +42,13 @@ TEST(MakeSchedule, FullShardGathersEveryUnitOnceEachWay) {
 }
 
 TEST(MakeSchedule, ShardGradOpGathersEveryUnitOnce) {
-  const SimulationResult run = gpt_run({.reshard_after_forward = false});
+  const SimulationResult run = gpt_run({.keep_for_backward = kAll});
   EXPECT_THAT(run.unit_gathers, Each(1));
   EXPECT_EQ(run.peak_bytes, 500);
 }
 
 TEST(MakeSchedule, ShardGradOpLetsAUnitGoAfterItsLastBackwardTouch) {
-  const Schedule plan =
-      make_schedule(steps::gpt(kBlocks), kGptBytes, {.reshard_after_forward = false});
+  const Schedule plan = make_schedule(steps::gpt(kBlocks), kGptBytes, {.keep_for_backward = kAll});
   EXPECT_THAT(plan.events.back().evict, ElementsAre(2));
   EXPECT_THAT(plan.evict_at_end, ElementsAre(1));
 }
@@ -56,9 +56,45 @@ TEST(MakeSchedule, ShardGradOpLetsAUnitGoAfterItsLastBackwardTouch) {
 TEST(MakeSchedule, ShardGradOpDoesNotKeepWhatHasNoBackward) {
   const Trace trace = steps::of("f0 f1 f2 b2 b1");
   const std::vector<std::int64_t> bytes(3, 1);
-  const Schedule plan = make_schedule(trace, bytes, {.reshard_after_forward = false});
+  const Schedule plan =
+      make_schedule(trace, bytes, {.keep_for_backward = std::vector<bool>(3, true)});
   EXPECT_THAT(plan.events[1].evict, ElementsAre(0));
   EXPECT_THAT(plan.events[2].evict, IsEmpty());
+}
+
+TEST(MakeSchedule, OnlyTheUnitsNamedStayForBackward) {
+  const SimulationResult run = gpt_run({.keep_for_backward = {false, true, false, true, false}});
+  EXPECT_THAT(run.unit_gathers, ElementsAre(2, 1, 2, 1, 2));
+}
+
+TEST(MakeSchedule, UnitsOfOneOperatorAreResidentTogether) {
+  const std::vector<std::int64_t> bytes(4, 10);
+  const Schedule plan = make_schedule(steps::of("f0 f1 f2+1 f1+1 f3"), bytes, {});
+  EXPECT_THAT(plan.events[1].evict, ElementsAre(0));
+  EXPECT_THAT(plan.events[2].evict, IsEmpty());
+  EXPECT_THAT(plan.events[3].evict, IsEmpty());
+  EXPECT_THAT(plan.events[4].evict, ElementsAre(1, 2));
+  EXPECT_EQ(simulate(plan, bytes).peak_bytes, 20);
+}
+
+TEST(MakeSchedule, UnderALimitAnotherUnitMakesRoomForThoseOfOneOperator) {
+  const std::vector<std::int64_t> bytes(4, 10);
+  const Schedule plan =
+      make_schedule(steps::of("f0 f1 f2+1 f3 f0"), bytes,
+                    {.max_unsharded_bytes = 20, .keep_gathered = std::vector<bool>(4, true)});
+  EXPECT_THAT(plan.events[2].evict, ElementsAre(0));
+  EXPECT_EQ(simulate(plan, bytes).peak_bytes, 20);
+}
+
+TEST(MakeSchedule, UnitsOfOneOperatorThatDoNotFitAreAnError) {
+  const std::vector<std::int64_t> bytes(3, 10);
+  try {
+    make_schedule(steps::of("f0 f1+1 f2+2"), bytes, {.max_unsharded_bytes = 20});
+    FAIL() << "three units of 10 bytes under a limit of 20";
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.code(), base::ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("unit 2"), HasSubstr("30 bytes"), HasSubstr("20")));
+  }
 }
 
 TEST(MakeSchedule, ALastUnitStaysFromForwardIntoBackward) {
@@ -69,8 +105,8 @@ TEST(MakeSchedule, ALastUnitStaysFromForwardIntoBackward) {
 
 TEST(MakeSchedule, ShardGradOpDoesNotKeepForAForwardAfterTheLastBackward) {
   const std::vector<std::int64_t> bytes(4, 1);
-  const Schedule plan =
-      make_schedule(steps::of("f0 b0 f1 f2 f3 f0"), bytes, {.reshard_after_forward = false});
+  const Schedule plan = make_schedule(steps::of("f0 b0 f1 f2 f3 f0"), bytes,
+                                      {.keep_for_backward = std::vector<bool>(4, true)});
   EXPECT_THAT(plan.events[2].evict, ElementsAre(0));
 }
 
@@ -99,7 +135,7 @@ TEST(MakeSchedule, KeptUnitsStayToTheEnd) {
 }
 
 TEST(MakeSchedule, TheLimitComesBeforeEveryOtherWish) {
-  const SimulationResult run = gpt_run({.reshard_after_forward = false,
+  const SimulationResult run = gpt_run({.keep_for_backward = kAll,
                                         .max_unsharded_bytes = 300,
                                         .keep_gathered = std::vector<bool>(5, true)});
   EXPECT_EQ(run.peak_bytes, 300);
@@ -108,7 +144,7 @@ TEST(MakeSchedule, TheLimitComesBeforeEveryOtherWish) {
 TEST(MakeSchedule, UnderALimitTheFarthestNextUseLeaves) {
   // Room for three of five in SHARD_GRAD_OP: the last blocks are used again first and stay.
   const Schedule plan = make_schedule(steps::gpt(kBlocks), kGptBytes,
-                                      {.reshard_after_forward = false, .max_unsharded_bytes = 300});
+                                      {.keep_for_backward = kAll, .max_unsharded_bytes = 300});
   EXPECT_THAT(plan.events[3].evict, ElementsAre(1));
   EXPECT_THAT(plan.events[4].evict, ElementsAre(2));
 }

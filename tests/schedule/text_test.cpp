@@ -72,7 +72,7 @@ TEST(ScheduleTextRefuses, WithTheLineAndWhatShouldStandThere) {
               AllOf(HasSubstr("line 3"), HasSubstr("sideways")));
   EXPECT_THAT(refusal(head + "forward\nend\n"), HasSubstr("'' where a unit should be"));
   EXPECT_THAT(refusal(head + "forward 0 drop 1\nend\n"),
-              HasSubstr("'drop' where 'evict', 'ahead'"));
+              HasSubstr("'drop' where 'with', 'evict', 'ahead'"));
   EXPECT_THAT(refusal(head + "forward 0 evict\nend\n"), HasSubstr("'' where a unit should be"));
   EXPECT_THAT(refusal(head + "forward -1\nend\n"), HasSubstr("'-1' where a unit"));
   EXPECT_THAT(refusal(head + "forward 0 ahead 1 evict 2\nend\n"), HasSubstr("line's end"));

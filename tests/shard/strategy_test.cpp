@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "fullshard/base/error.h"
 #include "fullshard/schedule/simulate.h"
 #include "fullshard/schedule/text.h"
+#include "support/equality.h"
 #include "support/training.h"
 
 // Strategies beyond the plain ones: replicas, per-parameter rules, atoms, weights, limits.
@@ -65,6 +67,36 @@ TEST(Strategy, HybridNeedsReplicas) {
   } catch (const base::Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("replicate"));
   }
+}
+
+// What fully_shard says to these options in a world of one.
+std::string refusal_of(const FullyShardOptions& sharding) {
+  comm::World world = comm::single_rank();
+  try {
+    fully_shard(kTask.build(), world.mesh(), sharding);
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.code(), base::ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Strategy, ARuleForHybridNeedsReplicasToo) {
+  EXPECT_THAT(refusal_of({.rules = {{.pattern = "blocks.1.*",
+                                     .strategy = ShardingStrategy::HYBRID_SHARD}}}),
+              ::testing::AllOf(HasSubstr("the rule for 'blocks.1.*'"), HasSubstr("replicate")));
+}
+
+TEST(Strategy, FactorsThatTurnGradientsRoundOrAwayAreErrors) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double factor : {-1.0, -1e-300, kNan, kInfinity, -kInfinity}) {
+    EXPECT_THAT(refusal_of({.gradient_divide_factor = factor}),
+                HasSubstr("gradient_divide_factor is"));
+    EXPECT_THAT(refusal_of({.gradient_predivide_factor = factor}),
+                HasSubstr("gradient_predivide_factor is"));
+  }
+  EXPECT_THAT(refusal_of({.gradient_predivide_factor = 0}), HasSubstr("above 0"));
 }
 
 TEST(Strategy, OptimizerOnlyGathersOnceAnUpdate) {
@@ -202,14 +234,14 @@ std::vector<std::int64_t> unit_bytes(const Counters& counters) {
 }
 
 // What the engine counts in a step that follows its schedule is what the schedule's replay says.
-void expect_as_simulated(const FullyShardOptions& sharding) {
+void expect_as_simulated(const FullyShardOptions& sharding, const testing::Problem& task = kTask) {
   comm::run_as_threads(2, [&](comm::World& world) {
-    const auto model = kTask.build();
+    const auto model = task.build();
     const auto sharded = fully_shard(model, world.mesh(), sharding);
-    testing::train_steps(*model, sharded, world, kTask, {.steps = 2});
+    testing::train_steps(*model, sharded, world, task, {.steps = 2});
     sharded.reset_peak();
     const Counters before = sharded.counters();
-    testing::train_steps(*model, sharded, world, kTask, {.steps = 1});
+    testing::train_steps(*model, sharded, world, task, {.steps = 1});
     const Counters after = sharded.counters();
     const schedule::Schedule plan = schedule::parse(sharded.schedule());
     const auto simulated = schedule::simulate(plan, unit_bytes(after));
@@ -288,6 +320,111 @@ TEST(Schedule, WhatIsToBeKeptHasToBeAUnit) {
     EXPECT_THAT(error.what(), HasSubstr("'block.1' in keep_gathered matches no unit"));
     EXPECT_THAT(error.what(), HasSubstr("'blocks.1'"));
   }
+}
+
+// Operators that use parameters of two units.
+struct Across : testing::Model {
+  Across() {
+    for (const char* name : {"a", "b", "c"}) {
+      units.push_back(register_module(name, torch::nn::Linear(6, 6)));
+    }
+  }
+  at::Tensor loss(const at::Tensor& x, const at::Tensor& y) override {
+    at::Tensor h = x;
+    for (std::size_t i = 0; i < 3; ++i) {
+      h = torch::tanh(at::linear(h, units[i]->weight, units[(i + 1) % 3]->bias));
+    }
+    return (h - y).pow(2).mean();
+  }
+  std::vector<torch::nn::Linear> units;
+};
+
+// Bytes of each of its units.
+std::int64_t bytes_across(int ranks) {
+  std::int64_t bytes = 0;
+  comm::run_as_threads(ranks, [&](comm::World& world) {
+    const auto sharded = fully_shard(testing::problem_of<Across>(6, 6).build(), world.mesh(),
+                                     {.auto_wrap_policy = wrap_named({"a", "b", "c"})});
+    if (world.rank() == 0) bytes = sharded.counters().units.front().bytes;
+  });
+  return bytes;
+}
+
+TEST(Schedule, UnitsOfOneOperatorCountTogether) {
+  const auto task = testing::problem_of<Across>(6, 6);
+  const std::int64_t unit = bytes_across(2);
+  const StateDict expected = testing::train_reference(task, kOptions);
+  for (const std::int64_t limit : {std::int64_t{0}, 2 * unit, 3 * unit}) {
+    SCOPED_TRACE(limit);
+    const FullyShardOptions sharding{.auto_wrap_policy = wrap_named({"a", "b", "c"}),
+                                     .max_unsharded_bytes = limit};
+    expect_as_simulated(sharding, task);
+    comm::run_as_threads(2, [&](comm::World& world) {
+      expect_match(testing::train_sharded(task, world, sharding, kOptions), expected, 1e-10);
+    });
+  }
+}
+
+TEST(Schedule, UnitsOfOneOperatorThatDoNotFitAreNamed) {
+  const auto task = testing::problem_of<Across>(6, 6);
+  const std::int64_t unit = bytes_across(1);
+  comm::World world = comm::single_rank();
+  const auto model = task.build();
+  const auto sharded = fully_shard(
+      model, world.mesh(),
+      {.auto_wrap_policy = wrap_named({"a", "b", "c"}), .max_unsharded_bytes = 2 * unit - 1});
+  const auto batch = task.batch(0);
+  for (const bool gradients : {true, false}) {
+    const at::AutoGradMode mode(gradients);
+    try {
+      model->loss(batch.x, batch.y);
+      FAIL() << "two units under a limit that holds one";
+    } catch (const base::Error& error) {
+      EXPECT_THAT(error.what(), ::testing::AllOf(HasSubstr("'a'"), HasSubstr("'b'"),
+                                                 HasSubstr(std::to_string(2 * unit))));
+    }
+  }
+  EXPECT_LT(sharded.counters().peak_unsharded_bytes, 2 * unit);
+}
+
+TEST(Schedule, WhatStaysForGoodCountsAgainstTheLimit) {
+  comm::World world = comm::single_rank();
+  std::int64_t total = 0;
+  std::int64_t kept = 0;
+  std::int64_t largest_other = 0;
+  const std::vector<ParameterRule> rules = {
+      {.pattern = "blocks.1.*", .strategy = ShardingStrategy::SHARD_OPTIMIZER_ONLY}};
+  for (const UnitCounters& unit : fully_shard(kTask.build(), world.mesh()).counters().units) {
+    total += unit.bytes;
+    (unit.name == "blocks.1" ? kept : largest_other) =
+        unit.name == "blocks.1" ? unit.bytes : std::max(largest_other, unit.bytes);
+  }
+  EXPECT_THAT(refusal_of({.sharding_strategy = ShardingStrategy::SHARD_OPTIMIZER_ONLY,
+                          .max_unsharded_bytes = total - 1}),
+              ::testing::AllOf(HasSubstr("SHARD_OPTIMIZER_ONLY"), HasSubstr("for good"),
+                               HasSubstr(std::to_string(total))));
+  EXPECT_THAT(refusal_of({.rules = rules, .max_unsharded_bytes = kept + largest_other - 1}),
+              HasSubstr(std::to_string(kept + largest_other)));
+  comm::run_as_threads(2, [&](comm::World& ranks) {
+    const auto model = kTask.build();
+    const auto sharded = fully_shard(model, ranks.mesh(),
+                                     {.rules = rules, .max_unsharded_bytes = kept + largest_other});
+    testing::train_steps(*model, sharded, ranks, kTask, kOptions);
+    EXPECT_LE(sharded.counters().peak_unsharded_bytes, kept + largest_other);
+  });
+}
+
+// Forwards with gradients that no backward and no update ends.
+TEST(Schedule, ForwardsThatNothingEndsLeaveTrainingAsItIs) {
+  const StateDict expected = testing::train_reference(kTask, kOptions);
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto model = kTask.build();
+    const auto sharded = fully_shard(model, world.mesh());
+    const auto batch = testing::rows_of_rank(kTask.batch(0), world.rank(), world.size());
+    for (int i = 0; i < 400; ++i) model->loss(batch.x, batch.y);
+    testing::train_steps(*model, sharded, world, kTask, kOptions);
+    expect_match(sharded.full_state_dict(), expected, 1e-10);
+  });
 }
 
 TEST(Schedule, P3_AUnitKeptGatheredIsGatheredOnceAStep) {

@@ -46,12 +46,14 @@ void run_both_ways(int size, const std::function<void(comm::World&)>& body) {
   run_over_gloo(size, body);
 }
 
-void run_on_hosts(int hosts, int ranks, const std::function<void(comm::World&)>& body) {
+void run_on_hosts(int hosts, int ranks, const std::function<void(comm::World&)>& body,
+                  const comm::CommOptions& options) {
   const auto store = rendezvous::Store::in_memory();
   const auto join = [&](int rank) {
-    return comm::make_hosts_world(
-        rank, hosts * ranks, store,
-        {.interface = "lo", .host = "host" + std::to_string(rank / ranks)});
+    comm::CommOptions of_rank = options;
+    of_rank.interface = "lo";
+    of_rank.host = "host" + std::to_string(rank / ranks);
+    return comm::make_hosts_world(rank, hosts * ranks, store, of_rank);
   };
   run(hosts * ranks, join, body);
 }

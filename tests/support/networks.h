@@ -16,6 +16,7 @@ void run_over_gloo(int size, const std::function<void(comm::World&)>& body,
 void run_both_ways(int size, const std::function<void(comm::World&)>& body);
 
 /// Ranks on `hosts` hosts of `ranks` each, one host after the other: those of a host share memory.
-void run_on_hosts(int hosts, int ranks, const std::function<void(comm::World& world)>& body);
+void run_on_hosts(int hosts, int ranks, const std::function<void(comm::World& world)>& body,
+                  const comm::CommOptions& options = {});
 
 }  // namespace fullshard::testing

@@ -130,6 +130,22 @@ def test_ranks_started_by_something_else_find_each_other(runs):
     assert losses == [r["loss"] for r in runs.steps("own.jsonl", "--job.nproc_per_node", "2")]
 
 
+@pytest.mark.parametrize("backend", ["shm", "gloo"])
+def test_C5_a_rank_that_fails_in_the_step_loop_ends_all_within_10_seconds(runs, backend):
+    """Rank 0 alone writes the metrics; a device that is full fails it after the first step."""
+    job = runs.start("--job.nproc_per_node", "3", "--training.global_batch_size", "9",
+                     "--comm.backend", backend, "--metrics.jsonl", "/dev/full", *LONG)
+    read_until(job, r"training starts|step")
+    ranks = ranks_of(job)
+    began = time.monotonic()
+    _, errors = job.communicate(timeout=60)
+    assert time.monotonic() - began < 10
+    assert job.returncode == 1
+    first = errors.strip().splitlines()[0]
+    assert "rank 0" in first and "metrics.jsonl" in first and "No space left" in first, errors
+    assert not any(alive(pid) for pid in ranks)
+
+
 @pytest.mark.parametrize("signal_number,code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_all_ranks_cleanly(runs, signal_number, code):
     job = runs.start("--job.nproc_per_node", "3", "--training.global_batch_size", "9", *LONG)

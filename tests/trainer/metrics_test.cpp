@@ -76,6 +76,25 @@ TEST_F(Metrics, P1_CountGathersAndReductionsOfEachStep) {
   }
 }
 
+TEST_F(Metrics, ShowTheBytesOfEachStep) {
+  const auto steps = run(2);
+  const auto bytes = [&](std::size_t step, const char* key) {
+    return steps[step].at(key).get<std::int64_t>();
+  };
+  for (std::size_t i = 1; i < steps.size(); ++i) {
+    const std::int64_t gradients = bytes(i, "gradient_bytes");
+    EXPECT_GT(gradients, 0);
+    // This rank's half of the model: two moments an element, and a step of 4 bytes a parameter.
+    EXPECT_GT(bytes(i, "optimizer_state_bytes"), 2 * gradients);
+    EXPECT_LT(bytes(i, "optimizer_state_bytes"), 2 * gradients + 1000);
+    EXPECT_GE(bytes(i, "reduce_scatter_bytes"), gradients);
+    EXPECT_GT(bytes(i, "all_gather_bytes"), 0);
+    EXPECT_GT(bytes(i, "peak_unreduced_gradient_bytes"), 0);
+    EXPECT_EQ(bytes(i, "live_unsharded_bytes"), 0);
+    EXPECT_EQ(bytes(i, "staging_bytes"), 0);
+  }
+}
+
 TEST_F(Metrics, ShowThePeaks) {
   const auto sharded = run(2);
   config.parallelism.wrap = config::Wrap::kNone;

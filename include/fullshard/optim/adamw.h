@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -52,6 +53,9 @@ class AdamW {
   /// replicated scalar, of every parameter that has state. They share memory with the optimizer:
   /// writing into them loads state.
   std::vector<state::ShardedTensor> state() const;
+
+  /// Bytes of it now.
+  std::int64_t state_bytes() const;
 
   const std::vector<state::ShardedTensor>& parameters() const { return parameters_; }
   const AdamWOptions& options() const { return options_; }

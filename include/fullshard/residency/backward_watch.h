@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 
 namespace fullshard::residency {
 
@@ -10,17 +11,23 @@ namespace fullshard::residency {
 /// outer one if that has been noted. One object belongs to one rank's thread.
 class BackwardWatch {
  public:
-  /// `on_end` runs once in the thread that called backward, after the last node of a pass that was
-  /// noted; its exception reaches the caller of backward. `on_abandoned` runs when a new pass is
-  /// noted although the previous one never ended, because it threw.
-  BackwardWatch(std::function<void()> on_end, std::function<void()> on_abandoned);
+  struct Events {
+    /// A new pass was noted.
+    std::function<void()> begin;
+    /// Once in the thread that called backward, after the last node of a pass that was noted; its
+    /// exception reaches the caller of backward.
+    std::function<void()> end;
+    /// A new pass is about to be noted although the previous one never ended, because it threw.
+    std::function<void()> abandoned;
+  };
+
+  explicit BackwardWatch(Events events) : events_(std::move(events)) {}
 
   /// Whether this thread is inside a backward pass; registers the pass when it is new.
   bool note();
 
  private:
-  std::function<void()> on_end_;
-  std::function<void()> on_abandoned_;
+  Events events_;
   int task_ = -1;  // the autograd engine's id of the pass noted last, -1 outside
   std::shared_ptr<char> token_ = std::make_shared<char>();  // that pass has a copy in the engine
 };

@@ -33,6 +33,9 @@ class UnitSource {
 
   /// What start() or gather() brought in is not used any more.
   virtual void release(int unit) = 0;
+
+  /// A step has ended that no backward and no update will end.
+  virtual void end_step() = 0;
 };
 
 /// One parameter's storage and its place in the unit's memory.
@@ -76,8 +79,8 @@ class UnitPager final : public Pager {
   UnitPager& operator=(const UnitPager&) = delete;
   ~UnitPager() override;
 
-  /// Units that one operator uses stay until a unit that it does not use is touched, even where
-  /// that exceeds the schedule's limit.
+  /// Units that one operator uses stay until a unit that it does not use is touched. Throws
+  /// base::Error(kInvalidArgument) where that exceeds the schedule's limit.
   void use_together(std::span<PagedStorage* const> operands) override;
   void on_access(PagedStorage& storage, Access access, std::string_view op) override;
   bool replace(PagedStorage& storage, std::string_view op, std::size_t arguments,
@@ -111,14 +114,14 @@ class UnitPager final : public Pager {
   void touch_in_step(int unit, schedule::Phase phase);
   void touch_without_gradients(int unit);
   void close_inference();
+  void evict_step();
   void gather(int unit);
   void join_batch(int unit);
   void start_batch();
   void arrive(int unit);
   void evict(int unit);
-  void evict_now(int unit);
-  void let_go();
-  void evict_late();
+  void check_fit_together() const;
+  int held_with(int unit);
   void map(const PagedUnit& unit, std::byte* memory);
 
   std::vector<PagedUnit> units_;
@@ -126,11 +129,12 @@ class UnitPager final : public Pager {
   std::vector<UnitResidency> states_;
   schedule::Follower follower_;
   std::function<bool()> in_backward_;
+  std::int64_t limit_;                     // of bytes resident by schedule; 0 for none
   std::vector<int> together_;              // units of the last operator that used several
   std::vector<int> operands_;              // scratch of use_together, for its capacity
+  std::vector<int> held_;                  // of together_: touched, and no other unit since
   std::vector<int> batch_;                 // to be gathered in the next collective
-  std::vector<int> late_;                  // those of them to be evicted when let go
-  int inference_unit_ = -1;                // resident because of a pass without gradients
+  std::vector<int> inference_;             // resident because of a pass without gradients
   bool step_open_ = false;                 // the follower has seen touches since end_step
   std::vector<std::byte*> pinned_memory_;  // by unit; empty when not pinned
   std::int64_t collectives_ = 0;

@@ -28,8 +28,8 @@ struct Decision {
 ///
 /// Two plans are remembered, each of the last step of its kind: steps with a backward touch
 /// (training) and steps without (evaluation), so that an evaluation between two training steps
-/// costs neither its schedule. begin_pass() says which to expect; when the touches tell otherwise
-/// and fit the other plan so far, the follower changes over to it.
+/// costs neither its schedule. A step is expected to be a training step; when its touches tell
+/// otherwise and fit the other plan so far, the follower changes over to it.
 ///
 /// Residency here is what the decisions imply; the engine must carry them out. A touch of the unit
 /// and phase touched last costs one comparison; a followed touch allocates nothing.
@@ -39,12 +39,16 @@ class Follower {
   /// Throws base::Error(kInvalidArgument) for bad options, or a unit that alone is above the limit.
   Follower(std::vector<std::int64_t> unit_bytes, ScheduleOptions options);
 
-  /// Says at the start of a step whether gradients are enabled, so a backward is likely. Optional:
-  /// without it a backward is expected. Throws base::Error(kMisuse) between a touch and end_step().
-  void begin_pass(bool grad_enabled);
+  /// Whether this touch should be the first of a new step, which is for the engine to carry out:
+  /// forwards that no backward and no update ends come again and again. They are taken apart where
+  /// one ends that came before as a step of its own, or where so many have come that the trace
+  /// would grow too long. Never for a touch with other units.
+  bool begins_anew(Touch touch) const;
 
-  /// Throws base::Error(kInvalidArgument) for a unit out of range.
-  Decision on_touch(int unit, Phase phase);
+  /// Throws base::Error(kInvalidArgument) for a unit out of range, and where units that one
+  /// operator uses do not fit under the limit together.
+  Decision on_touch(Touch touch);
+  Decision on_touch(int unit, Phase phase) { return on_touch({unit, phase}); }
 
   /// Closes the step, also one cut short by an exception, and returns the units that are still
   /// resident and have to be evicted. A step that ended before its plan did is planned anew.
@@ -70,6 +74,7 @@ class Follower {
   const Schedule* followed() const { return followed_ ? plan(*followed_) : nullptr; }
   void start_step();
   bool stay_on_a_plan(Touch touch);
+  bool expects(const Schedule& candidate, Touch touch) const;
   bool fits_so_far(const Schedule& candidate) const;
   bool ended_as_planned() const;
   void change_over(Kind kind);
@@ -78,7 +83,9 @@ class Follower {
   void go_by_demand(Touch touch);
   bool is_kept(std::size_t unit) const;
   std::size_t others_free_to_go(int touched) const;
-  int least_recent(int touched) const;
+  int least_recent(const Touch& touch) const;
+  bool is_held(std::size_t unit, const Touch& touch) const;
+  Touch first_of_step() const;
   void evict(int unit);
   void gather(int unit);
   void remember_trace();
@@ -88,10 +95,10 @@ class Follower {
   std::array<std::optional<Schedule>, 2> plans_;  // by Kind
   std::optional<Kind> followed_;                  // the plan this step follows, if any
   bool in_step_ = false;
-  bool grad_enabled_ = true;
-  std::size_t done_ = 0;  // events of the followed plan that have happened
-  Trace trace_;           // this step's events; filled only while no plan is followed
-  Touch last_;            // the event in hand, when in_step_
+  bool had_backward_ = false;  // a touch of this step was
+  std::size_t done_ = 0;       // events of the followed plan that have happened
+  Trace trace_;                // this step's events; filled only while no plan is followed
+  Touch last_;                 // the event in hand, when in_step_
   std::vector<bool> resident_;
   std::int64_t resident_bytes_ = 0;
   std::vector<std::int64_t> last_use_;  // by unit: the clock at its last event

@@ -9,10 +9,10 @@
 namespace fullshard::schedule {
 
 struct ScheduleOptions {
-  /// true (FULL_SHARD): a unit leaves after its forward and is gathered again for its backward.
-  /// false (SHARD_GRAD_OP): it stays from its forward to its last touch in backward; one gather
-  /// less a unit, at the price of all units' memory at once.
-  bool reshard_after_forward = true;
+  /// By unit: stays from its forward to its last touch in backward (SHARD_GRAD_OP), which saves a
+  /// gather at the price of all these units' memory at once; others leave after their forward and
+  /// are gathered again for their backward (FULL_SHARD). Empty: none stays.
+  std::vector<bool> keep_for_backward = {};
 
   /// Most bytes of gathered units at any time; 0 is no limit. The limit comes before every other
   /// wish here: where they do not fit together, the unit whose next use is farthest leaves first.
@@ -78,16 +78,18 @@ struct Schedule {
 /// A resident unit is evicted as soon as another unit is touched, unless its next touch
 ///   - is the next event, or one that was looked ahead to when an event before it was planned,
 ///   - is in the same phase after at most keep_distance events of other units,
-/// or it has a backward touch ahead and reshard_after_forward is false, or keep_gathered names it.
+///   - is used by the operator that makes this touch,
+/// or it has a backward touch ahead and keep_for_backward names it, or keep_gathered names it.
 /// Then units are evicted by farthest next use (Belady's rule) until the touched unit fits.
 ///
-/// Throws base::Error(kInvalidArgument) when a touched unit alone is above max_unsharded_bytes,
-/// when the trace names a unit that unit_bytes lacks, or for options out of range.
+/// Throws base::Error(kInvalidArgument) when a touched unit alone, or those of one operator
+/// together, are above max_unsharded_bytes, when the trace names a unit that unit_bytes lacks, or
+/// for options out of range.
 Schedule make_schedule(const Trace& trace, std::span<const std::int64_t> unit_bytes,
                        const ScheduleOptions& options);
 
 /// Throws base::Error(kInvalidArgument) for options that no trace over these units could use: a
-/// negative number, keep_gathered of another length, a negative unit size.
+/// negative number, keep_gathered or keep_for_backward of another length, a negative unit size.
 void validate(std::span<const std::int64_t> unit_bytes, const ScheduleOptions& options);
 
 }  // namespace fullshard::schedule

@@ -17,7 +17,8 @@ namespace fullshard::schedule {
 ///     end evict 1 2
 ///
 /// The first line names the format and its version. Each event is its phase and unit, then, where
-/// there are any, the units evicted before it and those gathered ahead, where a plus sign joins one
+/// there are any, with how many units touched before it one operator uses it ("with 1"), the units
+/// evicted before it and those gathered ahead, where a plus sign joins one
 /// to the gather before it. The last line lists what is evicted at the end. Words are separated by
 /// spaces; lines end in a newline.
 std::string to_text(const Schedule& schedule);

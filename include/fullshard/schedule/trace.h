@@ -12,8 +12,14 @@ enum class Phase { kForward, kBackward };
 struct Touch {
   int unit = 0;
   Phase phase = Phase::kForward;
+  /// The operator reads parameters of this many other units too: those touched last. They have to
+  /// be resident together.
+  int with = 0;
 
   bool operator==(const Touch&) const = default;
+
+  /// Whether a touch right after this one is part of the same event.
+  bool continues(const Touch& next) const { return unit == next.unit && phase == next.phase; }
 };
 
 /// The touches of one step in order, where consecutive touches of the same unit and phase count as
@@ -22,7 +28,7 @@ class Trace {
  public:
   /// Returns whether the touch began a new event.
   bool add(Touch touch) {
-    if (!events_.empty() && events_.back() == touch) return false;
+    if (!events_.empty() && events_.back().continues(touch)) return false;
     events_.push_back(touch);
     return true;
   }

@@ -12,11 +12,14 @@ struct UnitCounters {
   std::int64_t bytes = 0;            ///< of the whole unit, padding included
   std::int64_t all_gathers = 0;      ///< times it was made resident
   std::int64_t reduce_scatters = 0;  ///< times its gradients were reduced
-  double exposed_seconds = 0;        ///< time this rank stood still for its collectives
+  /// Time this rank stood still for its gathers and reductions; of units that were gathered in one
+  /// go the first has it. Waiting until all ranks may update is no unit's.
+  double exposed_seconds = 0;
 };
 
 /// What the engine did on this rank since the model was sharded; always on. Bytes are per rank.
 /// On one host a gather copies nothing; its bytes are those a copying backend would have received.
+/// The bytes of an optimizer's state are known to the optimizer: optim/state_bytes.h.
 struct Counters {
   std::int64_t all_gathers = 0;                 ///< of units
   std::int64_t all_gather_collectives = 0;      ///< the same, units gathered in one go counted once

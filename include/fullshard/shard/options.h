@@ -81,8 +81,9 @@ struct FullyShardOptions {
   /// at the price of uneven shares.
   std::int64_t min_shard_elements = 0;
 
-  /// Upper bound of bytes gathered at once on a rank, 0 for none. A bound that cannot hold one unit
-  /// is an error; a tight one costs additional gathers.
+  /// Upper bound of bytes gathered at once on a rank, 0 for none. Units that stay for good count. A
+  /// bound that cannot hold those and one unit more is an error, and so is an operator that uses
+  /// parameters of several units which it cannot hold; a tight one costs additional gathers.
   std::int64_t max_unsharded_bytes = 0;
 
   /// Units, by name patterns, that stay gathered from first use to the end of the step: one gather

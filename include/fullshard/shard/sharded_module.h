@@ -78,8 +78,11 @@ class ShardedModule {
   double clip_grad_norm_(double max_norm, double norm_type = 2.0) const;
 
   /// Drops the gradients, as optimizer.zero_grad() does, and with them what backward passes without
-  /// sync have left, of which an optimizer knows nothing. The memory of a .grad is used again by
-  /// the next backward: clone what is to be kept.
+  /// sync have left. An optimizer knows nothing of those: its zero_grad() drops them too, at the
+  /// next backward, where it drops a .grad, but it cannot where there is none yet, nor when told to
+  /// zero in place. module->zero_grad() clears the module's parameters wholly, one of its modules'
+  /// zero_grad() that module's: dropping takes effect at the next backward. The memory of a .grad
+  /// is used again by the next backward: clone what is to be kept.
   void zero_grad() const;
 
   /// Whether the next backward passes reduce their gradients over the ranks. Off for all but the
@@ -99,7 +102,8 @@ class ShardedModule {
   /// them.
   LoadReport load_state_dict(const StateDict& state, bool strict = true) const;
 
-  /// Evicts every resident unit. After it live_unsharded_bytes is 0.
+  /// Evicts every resident unit. After it live_unsharded_bytes is 0, but with `dynamic` where ranks
+  /// do not share memory: there units stay until the next update.
   void release() const;
 
   Counters counters() const;
