@@ -79,9 +79,9 @@ Exchange plan_all_to_all(const Parts& send, const Parts& recv, int rank) {
 Parts cut_evenly(std::int64_t count, int ranks, std::int64_t block) {
   const std::int64_t blocks = (count + block - 1) / block;
   const std::int64_t each = (blocks + ranks - 1) / ranks * block;
-  std::vector<std::int64_t> counts;
+  std::vector<std::int64_t> counts(index(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
-    counts.push_back(std::clamp<std::int64_t>(count - rank * each, 0, each));
+    counts[index(rank)] = std::clamp<std::int64_t>(count - rank * each, 0, each);
   }
   return shared::cut(counts, ranks, "a cut");
 }
