@@ -61,17 +61,17 @@ void UnitPager::use_together(std::span<PagedStorage* const> operands) {
     operands_.push_back(storage->index());
   }
   if (operands_ == together_) return;
+  check_fit(operands_);
   std::swap(together_, operands_);
-  check_fit_together();
   if (held_.size() > 1) held_.erase(held_.begin(), held_.end() - 1);  // the last one touched
 }
 
-void UnitPager::check_fit_together() const {
+void UnitPager::check_fit(const std::vector<int>& together) const {
   std::int64_t bytes = 0;
-  for (const int unit : together_) bytes += scheduled_bytes(units_[static_cast<std::size_t>(unit)]);
+  for (const int unit : together) bytes += scheduled_bytes(units_[static_cast<std::size_t>(unit)]);
   if (limit_ == 0 || bytes <= limit_) return;
   std::string names;
-  for (const int unit : together_) {
+  for (const int unit : together) {
     names += (names.empty() ? "'" : ", '") + units_[static_cast<std::size_t>(unit)].name + "'";
   }
   throw base::Error(

@@ -96,6 +96,7 @@ void MessageReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
     if (!has_some && !wants_gradients(units_[unit])) continue;
     flags.push_back({unit, has_some ? kept.has : GradientFlags(kept.has.size(), 0)});
   }
+  use_replicas_now();
   const std::array<comm::Group*, 2> groups{mesh_.shard.get(), mesh_.replicate.get()};
   join_flags(groups, units_, flags, static_cast<std::int64_t>(round_));
   for (UnitFlags& unit : flags) {
@@ -256,6 +257,18 @@ void MessageReducer::poll() {
 void MessageReducer::finish_units() {
   start_bucket();
   advance(/*wait=*/true);
+}
+
+// Calls on the replicas' group meet in their order. When a unit gets there is a matter of time, so
+// before another call all of them have to.
+void MessageReducer::use_replicas_now() {
+  if (mesh_.replicate->size() == 1) return;
+  start_bucket();
+  for (Flight& flight : flights_) {
+    if (flight.on_last_level && !options_.hook) continue;
+    wait_for(flight);
+    if (!flight.on_last_level) start_last_level(flight);
+  }
 }
 
 // Units enter the last level in the order of their start, which is the same on every rank.

@@ -78,6 +78,7 @@ class MessageReducer final : public GradientReducer {
   comm::OpTag tag_of(const Flight& flight) const;
   std::int64_t own_bytes(const Flight& flight) const;
   void start_last_level(Flight& flight);
+  void use_replicas_now();
   void advance(bool wait);
   void wait_for(Flight& flight);
   void store(const Flight& flight);

@@ -108,8 +108,12 @@ class Faults : public ::testing::TestWithParam<Backend> {
       SCOPED_TRACE(operation.name);
       fault.rank = kVictim;
       fault.operation = operation.name;
+      const SharedFlags warm(kRanks);
       const auto body = [&](World& world) {
         world.group().barrier({"warm-up", 1});
+        // Nobody may die while another one is still on its way out of the barrier.
+        warm.set(world.rank(), 1);
+        for (int rank = 0; rank < kRanks; ++rank) warm.await(rank);
         FaultyGroup group(world.mesh().all, fault);
         check(group, [&] { operation.call(group); });
       };

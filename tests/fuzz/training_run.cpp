@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "fullshard/optim/adamw.h"
@@ -259,11 +260,17 @@ Outcome train(const Case& run, Side side) {
   return outcome;
 }
 
-bool is_ignored(const Case& run, const std::string& name) {
-  const auto& rules = run.sharding.rules;
-  return std::any_of(rules.begin(), rules.end(), [&](const shard::ParameterRule& rule) {
-    return rule.ignore && rule.pattern == name;
-  });
+// All names of the parameters that a rule leaves alone; a tied one has several.
+std::set<std::string> ignored_names(const Case& run) {
+  const auto parameters = build(run.net)->named_parameters();
+  std::set<std::string> names;
+  for (const shard::ParameterRule& rule : run.sharding.rules) {
+    if (!rule.ignore) continue;
+    for (const auto& parameter : parameters) {
+      if (parameter.value().is_same(parameters[rule.pattern])) names.insert(parameter.key());
+    }
+  }
+  return names;
 }
 
 double worst(const at::Tensor& actual, const at::Tensor& expected) {
@@ -291,9 +298,10 @@ std::vector<Outcome> train_sharded(const Case& run) {
 
 std::string difference(const Case& run, const Outcome& actual, const Outcome& expected) {
   std::string text;
+  const std::set<std::string> ignored = ignored_names(run);
   for (const auto& [name, value] : expected.parameters) {
     const auto found = actual.parameters.find(name);
-    if (is_ignored(run, name)) continue;
+    if (ignored.contains(name)) continue;
     if (found == actual.parameters.end()) {
       text += fmt::format("  {} is missing\n", name);
     } else if (found->second.sizes() != value.sizes()) {

@@ -120,7 +120,7 @@ class UnitPager final : public Pager {
   void start_batch();
   void arrive(int unit);
   void evict(int unit);
-  void check_fit_together() const;
+  void check_fit(const std::vector<int>& together) const;
   int held_with(int unit);
   void map(const PagedUnit& unit, std::byte* memory);
 
