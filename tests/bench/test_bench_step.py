@@ -18,7 +18,7 @@ def test_measures_plain_sharded_and_a_peer_in_one_go(bench):
     done = bench.run(*TINY, *peer, "--peer-modes", "fsdp2", "--json", "all.json")
     assert done.returncode == 0, done.stderr
     assert "shape c, changed" in done.stdout
-    assert re.search(r"^  plain +\d\.\d+ x ", done.stdout, re.M)
+    assert re.search(r"^  plain +\d+\.\d+ x ", done.stdout, re.M)
     assert re.search(r"^  peer fsdp2 +\d+\.\d+ x ", done.stdout, re.M)
     assert len(re.findall(r"^\[\d/9\] ", done.stderr, re.M)) == 9
 

@@ -269,8 +269,10 @@ def run_example(runs, name, ranks):
         port = probe.getsockname()[1]
     jobs = []
     for rank in range(ranks):
-        variables = dict(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
-                         MASTER_PORT=str(port)) if ranks > 1 else {}
+        variables = dict(OMP_NUM_THREADS="1")
+        if ranks > 1:
+            variables.update(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
+                             MASTER_PORT=str(port))
         jobs.append(subprocess.Popen([program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                      text=True, env={**runs.environment, **variables}))
     outputs = [job.communicate(timeout=120) for job in jobs]
