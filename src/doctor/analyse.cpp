@@ -158,7 +158,7 @@ struct WaitKey {
   std::uint64_t made_by = 0;
   std::size_t counter = 0;
   std::uint64_t value = 0;
-  auto operator<=>(const WaitKey&) const = default;
+  auto operator<=>(const WaitKey&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 
 bool has_posted(const FlightRecord& record, const WaitKey& key) {

@@ -205,12 +205,17 @@ TEST(FlightSignals, RecordsAreWrittenWhileRanksAreStuck) {
     if (world.rank() == 0) return world.group().barrier({"stuck", 2});
     while (true) {
       ::raise(SIGUSR2);
-      for (int i = 0; i < 100 && !std::filesystem::exists(file(folder, 1)); ++i) {
+      // They are written in the order in which the ranks came to be watched.
+      const auto both_are_there = [&] {
+        return std::filesystem::exists(file(folder, 0)) && std::filesystem::exists(file(folder, 1));
+      };
+      for (int i = 0; i < 100 && !both_are_there(); ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
-      if (!std::filesystem::exists(file(folder, 1))) continue;
+      if (!both_are_there()) continue;
       const auto entries = read_flight_record(file(folder, 0)).entries;
       if (!entries.empty() && entries.back().unit == "stuck") break;
+      std::filesystem::remove(file(folder, 0));
       std::filesystem::remove(file(folder, 1));
     }
     const FlightRecord own = read_flight_record(file(folder, 1));
