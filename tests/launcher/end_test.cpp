@@ -53,7 +53,7 @@ TEST_F(End, Usr2ReachesTheRanksThatListenAndEndsNone) {
   // Rank 1 does not listen; a shell can only once the signal is not ignored any more.
   std::ofstream(folder.path("listen.sh"))
       << "trap 'touch $DIR/got$RANK' USR2; touch $DIR/ready$RANK; "
-         "while [ ! -e $DIR/stop ]; do sleep 0.05; done";
+         "while [ ! -e $DIR/stop ]; do sleep 0.05; done; exit 0";
   const pid_t job = launch_apart(folder.shell(
       2,
       "[ $RANK = 0 ] && exec env --default-signal=USR2 sh $DIR/listen.sh; touch $DIR/ready$RANK; "
