@@ -1,14 +1,20 @@
 #include "comm/fate.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "comm/shared/greeter.h"
+#include "comm/shared/roll_call.h"
 
 namespace fullshard::comm {
 namespace {
 
 using base::Error;
 using base::ErrorCode;
+
+constexpr base::Duration kLongestRollCall = std::chrono::seconds(2);
 
 // What is wrong with the caller's arguments is no matter of other groups.
 bool is_of_the_job(const Error& error) {
@@ -17,19 +23,22 @@ bool is_of_the_job(const Error& error) {
 }
 
 template <typename Call>
-auto guarded(Fate& fate, Call call) {
+auto guarded(Fate& fate, const Group* group, Call call) {
   try {
     return call();
   } catch (const Error& error) {
-    if (is_of_the_job(error)) fate.fail(error);
-    throw;
+    if (!is_of_the_job(error)) throw;
+    const Error explained = fate.explain(error, group);
+    fate.fail(explained);
+    throw explained;
   }
 }
 
 class BoundSignals final : public SignalBoard {
  public:
-  BoundSignals(std::shared_ptr<Fate> fate, std::unique_ptr<SignalBoard> board)
-      : fate_(std::move(fate)), board_(std::move(board)) {}
+  BoundSignals(std::shared_ptr<Fate> fate, std::shared_ptr<Group> group,
+               std::unique_ptr<SignalBoard> board)
+      : fate_(std::move(fate)), group_(std::move(group)), board_(std::move(board)) {}
 
   void post(std::size_t index, std::uint64_t value, std::string_view operation,
             const OpTag& tag) override {
@@ -43,11 +52,12 @@ class BoundSignals final : public SignalBoard {
   }
   void wait(std::size_t index, std::uint64_t value, std::string_view operation,
             const OpTag& tag) override {
-    guarded(*fate_, [&] { board_->wait(index, value, operation, tag); });
+    guarded(*fate_, group_.get(), [&] { board_->wait(index, value, operation, tag); });
   }
 
  private:
   std::shared_ptr<Fate> fate_;
+  std::shared_ptr<Group> group_;
   std::unique_ptr<SignalBoard> board_;
 };
 
@@ -80,26 +90,27 @@ class BoundGroup final : public Group, public shared::Greeter {
     return start([&] { return group_->all_to_all(send, send_counts, recv, recv_counts, tag); });
   }
   void barrier(const OpTag& tag) override {
-    guarded(*fate_, [&] { group_->barrier(tag); });
+    guarded(*fate_, group_.get(), [&] { group_->barrier(tag); });
   }
   void greet(const shared::OperationRecord& record) override {
-    guarded(*fate_, [&] { greeter().greet(record); });
+    guarded(*fate_, group_.get(), [&] { greeter().greet(record); });
   }
   void look(const shared::OperationRecord& record) override {
-    guarded(*fate_, [&] { greeter().look(record); });
+    guarded(*fate_, group_.get(), [&] { greeter().look(record); });
   }
 
   std::unique_ptr<SharedSegment> allocate_shared(std::size_t bytes,
                                                  std::string_view purpose) override {
-    return guarded(*fate_, [&] { return group_->allocate_shared(bytes, purpose); });
+    return guarded(*fate_, group_.get(), [&] { return group_->allocate_shared(bytes, purpose); });
   }
   std::unique_ptr<SignalBoard> allocate_signals(std::size_t counters,
                                                 std::string_view purpose) override {
-    return std::make_unique<BoundSignals>(
-        fate_, guarded(*fate_, [&] { return group_->allocate_signals(counters, purpose); }));
+    return std::make_unique<BoundSignals>(fate_, group_, guarded(*fate_, group_.get(), [&] {
+                                            return group_->allocate_signals(counters, purpose);
+                                          }));
   }
   std::shared_ptr<Group> subgroup(std::span<const int> ranks) override {
-    auto group = guarded(*fate_, [&] { return group_->subgroup(ranks); });
+    auto group = guarded(*fate_, group_.get(), [&] { return group_->subgroup(ranks); });
     return group == nullptr ? nullptr : fate_->bind(std::move(group));
   }
 
@@ -115,9 +126,10 @@ class BoundGroup final : public Group, public shared::Greeter {
 
   template <typename Call>
   Work start(Call call) {
-    Work work = guarded(*fate_, call);
+    Work work = guarded(*fate_, group_.get(), call);
     if (work.done()) return work;
-    return Work([fate = fate_, work]() mutable { guarded(*fate, [&] { work.wait(); }); },
+    return Work([fate = fate_, group = group_,
+                 work]() mutable { guarded(*fate, group.get(), [&] { work.wait(); }); },
                 [work] { return work.done(); });
   }
 
@@ -131,6 +143,7 @@ std::shared_ptr<Group> Fate::bind(std::shared_ptr<Group> group) {
   {
     const std::lock_guard lock(mutex_);
     std::erase_if(groups_, [](const std::weak_ptr<Group>& known) { return known.expired(); });
+    if (std::exchange(is_empty_, false)) world_ = group;
     groups_.push_back(group);
   }
   return std::make_shared<BoundGroup>(shared_from_this(), std::move(group));
@@ -143,6 +156,23 @@ std::vector<std::shared_ptr<Group>> Fate::living() noexcept {
     if (auto group = known.lock()) groups.push_back(std::move(group));
   }
   return groups;
+}
+
+// The world's group knows of all ranks; its own errors say already who does not answer.
+Error Fate::explain(const Error& error, const Group* group) {
+  if (error.code() != ErrorCode::kTimeout) return error;
+  const auto world = [&] {
+    const std::lock_guard lock(mutex_);
+    return world_.lock();
+  }();
+  auto* const roll = dynamic_cast<shared::RollCall*>(world.get());
+  if (roll == nullptr || world.get() == group) return error;
+  const int silent = roll->find_silent(std::min(world->options().timeout, kLongestRollCall));
+  if (silent < 0 || silent == error.rank()) return error;
+  return {
+      error.code(),
+      fmt::format("{}; the one to blame is rank {}, which does not answer", error.what(), silent),
+      silent};
 }
 
 void Fate::fail(const Error& failure) noexcept {

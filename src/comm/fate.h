@@ -14,8 +14,13 @@ namespace fullshard::comm {
 /// without that they would know only that this rank has left. Any thread may call.
 class Fate : public std::enable_shared_from_this<Fate> {
  public:
-  /// The same group, bound to this fate; so are its subgroups.
+  /// The same group, bound to this fate; so are its subgroups. The first one is the world's.
   std::shared_ptr<Group> bind(std::shared_ptr<Group> group);
+
+  /// What is to be thrown for an error of `group`. When a deadline has passed there, those it
+  /// waited for may have waited elsewhere; then the error names the rank of the world that does not
+  /// answer. May wait for answers for a short time.
+  base::Error explain(const base::Error& error, const Group* group);
 
   /// Never block, never throw.
   void fail(const base::Error& failure) noexcept;
@@ -26,6 +31,8 @@ class Fate : public std::enable_shared_from_this<Fate> {
 
   std::mutex mutex_;  // guards what follows; held while nothing else is
   std::vector<std::weak_ptr<Group>> groups_;
+  std::weak_ptr<Group> world_;
+  bool is_empty_ = true;
 };
 
 }  // namespace fullshard::comm

@@ -220,6 +220,34 @@ TEST(GlooProcesses, ADeathIsNamedInAllGroupsOfAMesh) {
   expect_named_in_all_groups(on_hosts);
 }
 
+// Rank 0 waits for rank 1 in one group, and that one for rank 3 in another.
+void expect_stopped_named_in_all_groups(GlooJob& job) {
+  const SharedFlags rounds(1);
+  for (int rank = 0; rank < 4; ++rank) {
+    job.start(rank, [&, rank](World& world) {
+      const Mesh mesh = world.mesh({.replicate = 2});
+      const Error error = expect_error(ErrorCode::kTimeout, [&] {
+        while (true) {
+          mesh.replicate->barrier({"blocks.0", 1});
+          mesh.shard->barrier({"blocks.0", 1});
+          if (rank == 3) rounds.set(0, rounds.get(0) + 1);
+        }
+      });
+      EXPECT_EQ(error.rank(), 3) << error.what();
+    });
+  }
+  while (rounds.get(0) < 2) std::this_thread::yield();
+  ::kill(job.processes().pid(3), SIGSTOP);
+  for (int rank = 0; rank < 3; ++rank) job.expect_well(rank);
+}
+
+TEST(GlooProcesses, AStoppedRankIsNamedInAllGroupsOfAMesh) {
+  GlooJob over_gloo(4, {.timeout = seconds(2)});
+  expect_stopped_named_in_all_groups(over_gloo);
+  GlooJob on_hosts({0, 0, 1, 1}, {.timeout = seconds(2)});
+  expect_stopped_named_in_all_groups(on_hosts);
+}
+
 // Within a host ranks wait for each other in shared memory, and the one that is stopped may be on
 // another host.
 TEST(GlooProcesses, WithSeveralHostsAStoppedRankIsNamedByAll) {

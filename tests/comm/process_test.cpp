@@ -108,6 +108,28 @@ TEST(ShmProcesses, ADeathIsNamedInAllGroupsOfAMesh) {
   EXPECT_EQ(processes.wait(3).signal, SIGKILL);
 }
 
+// Rank 0 waits for rank 1 in one group, and that one for rank 3 in another.
+TEST(ShmProcesses, AStoppedRankIsNamedInAllGroupsOfAMesh) {
+  FileExchange exchange;
+  Processes processes;
+  for (int rank = 0; rank < 4; ++rank) {
+    processes.start([&, rank] {
+      FileExchange own(exchange);
+      World world = make_shm_world(rank, 4, rank, own, {.timeout = seconds(2)});
+      const Mesh mesh = world.mesh({.replicate = 2});
+      const Error error = expect_error(ErrorCode::kTimeout, [&] {
+        mesh.replicate->barrier({"blocks.0", 1});
+        if (rank == 3) raise(SIGSTOP);
+        if (rank == 0) mesh.shard->barrier({"blocks.0", 2});
+        mesh.replicate->barrier({"blocks.0", 2});
+        if (rank != 0) mesh.shard->barrier({"blocks.0", 2});
+      });
+      EXPECT_EQ(error.rank(), 3) << error.what();
+    });
+  }
+  expect_all_well(processes, 0, 3);
+}
+
 TEST(ShmProcesses, ADeathEndsWaitsOnBoards) {
   FileExchange exchange;
   Processes processes;

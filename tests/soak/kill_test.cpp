@@ -92,7 +92,7 @@ void train_until_it_fails(const Case& drawn, comm::World world, const SharedFlag
     const double waited = base::seconds(base::Clock::now() - before);
     EXPECT_EQ(error.rank(), drawn.victim) << error.what();
     EXPECT_EQ(error.code() == base::ErrorCode::kTimeout, drawn.signal == SIGSTOP) << error.what();
-    // The step until then, the deadline, and a roll call, which may take as long.
+    // The step until then, the deadline, and a roll call in the group and in the world's.
     EXPECT_LE(waited, 3 * base::seconds(kTimeout)) << error.what();
   }
 }

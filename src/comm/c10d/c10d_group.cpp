@@ -149,6 +149,19 @@ void C10dGroup::ring() noexcept {
   if (current_ != nullptr) current_->interrupt();
 }
 
+int C10dGroup::find_silent(base::Duration grace) noexcept {
+  if (!membership_->failed()) membership_->call_roll(-1, grace);
+  try {
+    membership_->throw_if_failed("a roll call");
+  } catch (const Error& failure) {
+    return failure.rank();
+  }
+  for (int other = 0; other < size(); ++other) {
+    if (other != rank() && !membership_->answers(other)) return membership_->world_rank(other);
+  }
+  return -1;
+}
+
 int C10dGroup::member(int world_rank) const {
   const std::vector<int>& members = membership_->members();
   const auto place = std::find(members.begin(), members.end(), world_rank);

@@ -12,6 +12,7 @@
 #include "comm/c10d/membership.h"
 #include "comm/c10d/transfer.h"
 #include "comm/shared/greeter.h"
+#include "comm/shared/roll_call.h"
 #include "comm/trace/group_trace.h"
 #include "fullshard/comm/group.h"
 #include "fullshard/rendezvous/store.h"
@@ -40,7 +41,7 @@ struct Placement {
 /// begins with a greeting, in which every rank tells every other what it is calling; so differences
 /// are found, and absentees known, before data moves. A Work that is dropped without a wait waits
 /// by itself; during the unwinding of an exception it makes this rank give up first.
-class C10dGroup final : public Group, public shared::Greeter {
+class C10dGroup final : public Group, public shared::Greeter, public shared::RollCall {
  public:
   /// Collective: connects the ranks that `trace` lists and meets them once. All ranks pass the same
   /// options.staging.
@@ -80,6 +81,7 @@ class C10dGroup final : public Group, public shared::Greeter {
     membership_->fail(failure.code(), failure.rank(), failure.what());
   }
   std::int64_t bytes_between_hosts() const override { return bytes_between_hosts_.load(); }
+  int find_silent(base::Duration grace) noexcept override;
 
  private:
   using Algorithm = std::function<void(Call)>;

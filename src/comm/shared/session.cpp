@@ -167,7 +167,10 @@ void Session::time_out(const Counters& counters, std::size_t index, std::uint64_
     acts += fmt::format("; rank {} {}", world_rank(other), last_act(block_.slot(other)));
   }
   if (missing.empty()) return;  // the last one came while this was written
-  fail(ErrorCode::kTimeout, missing.front(),
+  // Those who are missing may themselves wait, in another group, for one that does not run.
+  const int stopped = fabric_->stopped_rank();
+  if (stopped >= 0) acts += fmt::format("; the process of rank {} is stopped", stopped);
+  fail(ErrorCode::kTimeout, stopped >= 0 ? stopped : missing.front(),
        fmt::format("{} timed out after {:.3g} s: {} arrived, {} missing{}", waiting.describe(),
                    base::seconds(options_.timeout), name_ranks(arrived),
                    name_ranks(missing) + (missing.size() == 1 ? " is" : " are"), acts),

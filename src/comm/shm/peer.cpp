@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "fullshard/base/check.h"
@@ -36,6 +38,22 @@ std::optional<std::string> Peer::death() const {
     return fmt::format("it has closed its connections (process {})", pid);
   }
   return std::nullopt;
+}
+
+// By the descriptor, since numbers may be those of another PID namespace.
+bool Peer::is_stopped() const {
+  if (!process) return false;
+  std::ifstream info(fmt::format("/proc/self/fdinfo/{}", process.get()));
+  int number = -1;
+  for (std::string word; info >> word;) {
+    if (word == "Pid:") info >> number;
+  }
+  if (number <= 0) return false;
+  std::ifstream stat(fmt::format("/proc/{}/stat", number));
+  std::string text;
+  std::getline(stat, text);
+  const auto state = text.rfind(") ");  // a program's name may hold anything
+  return state != std::string::npos && (text[state + 2] == 'T' || text[state + 2] == 't');
 }
 
 Self make_self() {

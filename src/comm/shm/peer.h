@@ -24,6 +24,9 @@ struct Peer {
 
   /// How the rank is known to have ended, or nothing.
   std::optional<std::string> death() const;
+
+  /// Whether its process is known to be stopped, by a signal or a debugger.
+  bool is_stopped() const;
 };
 
 /// This process, seen as a peer, and the reading end of its mailbox.

@@ -1,5 +1,6 @@
 #include "comm/shm/shm_fabric.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -55,6 +56,12 @@ std::shared_ptr<SharedSegment> ShmFabric::take(shared::Ticket ticket, std::size_
 
 std::optional<std::string> ShmFabric::death_of(int rank) {
   return peers_[static_cast<std::size_t>(rank)].death();
+}
+
+int ShmFabric::stopped_rank() {
+  const auto stopped = std::find_if(peers_.begin(), peers_.end(),
+                                    [](const Peer& peer) { return peer.is_stopped(); });
+  return stopped == peers_.end() ? -1 : static_cast<int>(stopped - peers_.begin());
 }
 
 }  // namespace fullshard::comm::shm
