@@ -14,8 +14,6 @@ namespace {
 using base::Error;
 using base::ErrorCode;
 
-constexpr base::Duration kLongestRollCall = std::chrono::seconds(2);
-
 // What is wrong with the caller's arguments is no matter of other groups.
 bool is_of_the_job(const Error& error) {
   return error.code() == ErrorCode::kTimeout || error.code() == ErrorCode::kPeerLost ||
@@ -167,7 +165,8 @@ Error Fate::explain(const Error& error, const Group* group) {
   }();
   auto* const roll = dynamic_cast<shared::RollCall*>(world.get());
   if (roll == nullptr || world.get() == group) return error;
-  const int silent = roll->find_silent(std::min(world->options().timeout, kLongestRollCall));
+  const int silent =
+      roll->find_silent(std::min(world->options().timeout, shared::kLongestRollCall));
   if (silent < 0 || silent == error.rank()) return error;
   return {
       error.code(),

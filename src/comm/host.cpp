@@ -10,8 +10,8 @@
 #include <fstream>
 #include <vector>
 
-#include "comm/shared/report.h"
 #include "fullshard/base/error.h"
+#include "fullshard/base/text.h"
 
 namespace fullshard::comm {
 namespace {
@@ -75,7 +75,7 @@ std::string describe_if_several(std::span<const Host> hosts) {
   std::string where;
   for (const auto& [host, ranks] : places) {
     where +=
-        fmt::format("{}{} on {}", where.empty() ? "" : "; ", shared::name_ranks(ranks), host.name);
+        fmt::format("{}{} on {}", where.empty() ? "" : "; ", base::name_ranks(ranks), host.name);
   }
   return fmt::format("the ranks are on {} hosts, or in containers with networks of their own: {}",
                      places.size(), where);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "fullshard/base/text.h"
+
 namespace fullshard::doctor {
 namespace {
 
@@ -32,12 +34,13 @@ std::string acts_of(const std::vector<int>& ranks, const TraceReport& report) {
 }
 
 std::string about_missing(const std::vector<int>& missing, const TraceReport& report) {
-  return fmt::format("{} {} not come{}", name_ranks(missing), verb(missing, "has", "have"),
+  return fmt::format("{} {} not come{}", base::name_ranks(missing), verb(missing, "has", "have"),
                      acts_of(missing, report));
 }
 
 std::string about_no_record(const std::vector<int>& ranks) {
-  return fmt::format("of {} there is no record: stopped, gone, or not asked", name_ranks(ranks));
+  return fmt::format("of {} there is no record: stopped, gone, or not asked",
+                     base::name_ranks(ranks));
 }
 
 void add_difference(const GroupReport& group, TraceReport& report) {
@@ -46,7 +49,7 @@ void add_difference(const GroupReport& group, TraceReport& report) {
       "In group {} the ranks made different calls as operation #{}:", group.name, group.different);
   for (const Call& call : group.calls) {
     text += fmt::format("{} {} called {}", &call == &group.calls.front() ? "" : ";",
-                        name_ranks(call.ranks), call.call);
+                        base::name_ranks(call.ranks), call.call);
   }
   report.findings.push_back(text + ".");
 }
@@ -66,7 +69,7 @@ void add_stall(const GroupReport& group, TraceReport& report) {
     text += fmt::format(" some ranks have gone past operation #{}", group.last_common + 1);
   } else {
     const auto first = std::ranges::find(group.places, group.inside.front(), &Place::rank);
-    text += fmt::format(" {} {} in operation #{}, {}", name_ranks(group.inside),
+    text += fmt::format(" {} {} in operation #{}, {}", base::name_ranks(group.inside),
                         verb(group.inside, "is", "are"), group.last_common + 1,
                         first->call.empty() ? "which its record does not reach" : first->call);
   }
@@ -79,7 +82,7 @@ void add_stall(const GroupReport& group, TraceReport& report) {
 
 void add_wait(const WaitReport& wait, TraceReport& report) {
   std::string text =
-      fmt::format("In group {} {} {} for {} ({})", wait.group, name_ranks(wait.waiting),
+      fmt::format("In group {} {} {} for {} ({})", wait.group, base::name_ranks(wait.waiting),
                   verb(wait.waiting, "waits", "wait"), wait.call, wait.board);
   if (!wait.missing.empty()) text += "; " + about_missing(wait.missing, report);
   if (!wait.no_record.empty()) text += "; " + about_no_record(wait.no_record);
@@ -107,7 +110,7 @@ void add_remarks(TraceReport& report) {
   if (!report.no_record.empty()) {
     report.remarks.push_back(fmt::format(
         "There is no record of {}. SIGUSR2 makes a rank write one, unless it is stopped.",
-        name_ranks(report.no_record)));
+        base::name_ranks(report.no_record)));
   }
   const auto [first, last] =
       std::ranges::minmax_element(report.records, {}, &FlightRecord::written_us);
@@ -121,17 +124,6 @@ void add_remarks(TraceReport& report) {
 }
 
 }  // namespace
-
-std::string name_ranks(const std::vector<int>& ranks) {
-  constexpr std::size_t kShown = 16;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), kShown); ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(ranks[i]);
-  }
-  if (ranks.size() > kShown) text += fmt::format(" and {} more", ranks.size() - kShown);
-  return text;
-}
 
 std::string describe(const Place& place) {
   const std::string call = fmt::format(

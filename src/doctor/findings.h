@@ -7,9 +7,6 @@ namespace fullshard::doctor {
 /// Says in sentences what the rest of the report holds: fills `findings` and `remarks`.
 void add_findings(TraceReport& report);
 
-/// "rank 1", "ranks 0, 2 and 3"; long lists are cut.
-std::string name_ranks(const std::vector<int>& ranks);
-
 /// "in #13 all_gather (...) for 8.2 s", "has no record".
 std::string describe(const Place& place);
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "doctor/findings.h"
+#include "fullshard/base/text.h"
 #include "fullshard/doctor/trace.h"
 
 namespace fullshard::doctor {
@@ -22,7 +23,7 @@ const char* name_of(Place::State state) {
 }
 
 std::string group_text(const GroupReport& group) {
-  std::string text = fmt::format("\nGroup {} ({}); ", group.name, name_ranks(group.ranks));
+  std::string text = fmt::format("\nGroup {} ({}); ", group.name, base::name_ranks(group.ranks));
   if (group.last_common == 0) {
     text += "no operation that all finished\n";
   } else {

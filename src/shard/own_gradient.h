@@ -25,9 +25,8 @@ class OwnGradient {
   /// Whether the tensor shows this memory.
   bool holds(const at::Tensor& tensor) const;
 
-  /// Gives the memory back if nobody has a part any more, of which the callers' own are `held`: the
-  /// tensors that part() gave and that are still somebody's gradient. A part that somebody keeps is
-  /// let alone; the next gradient then lies elsewhere.
+  /// Gives the memory back unless `held`, that is, unless a part is still a shard's gradient. Where
+  /// somebody else keeps a part it is left to him, and the next gradient lies elsewhere.
   void release_unless_held(bool held);
 
  private:

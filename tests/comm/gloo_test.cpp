@@ -12,6 +12,7 @@
 
 #include "comm/errors.h"
 #include "comm/gloo_jobs.h"
+#include "comm/mesh_deaths.h"
 #include "comm/ranks.h"
 #include "comm/shared_flags.h"
 #include "comm/values.h"
@@ -193,22 +194,8 @@ void await_rounds(const SharedFlags& rounds) {
   while (rounds.get(0) < 2) std::this_thread::yield();
 }
 
-// Rank 0 shares no group with rank 3 but the world's, and hears of its death all the same.
 void expect_named_in_all_groups(GlooJob& job) {
-  for (int rank = 0; rank < 4; ++rank) {
-    job.start(rank, [rank](World& world) {
-      const Mesh mesh = world.mesh({.replicate = 2});
-      const Error error = expect_error(ErrorCode::kPeerLost, [&] {
-        world.group().barrier({});
-        if (rank == 3) raise(SIGKILL);
-        while (true) {
-          mesh.shard->barrier({"blocks.0", 1});
-          mesh.replicate->barrier({"blocks.0", 1});
-        }
-      });
-      EXPECT_EQ(error.rank(), 3) << error.what();
-    });
-  }
+  for (int rank = 0; rank < 4; ++rank) job.start(rank, expect_death_named_in_all_groups);
   for (int rank = 0; rank < 3; ++rank) job.expect_well(rank);
   EXPECT_EQ(job.processes().wait(3).signal, SIGKILL);
 }

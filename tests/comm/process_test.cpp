@@ -14,6 +14,7 @@
 
 #include "comm/errors.h"
 #include "comm/exchanges.h"
+#include "comm/mesh_deaths.h"
 #include "comm/processes.h"
 #include "comm/values.h"
 #include "fullshard/comm/shm.h"
@@ -84,7 +85,6 @@ TEST_P(KilledRank, IsNamedByAllWhoWaitForIt) {
   }
 }
 
-// Rank 0 shares no group with rank 3 but the world's, and hears of its death all the same.
 TEST(ShmProcesses, ADeathIsNamedInAllGroupsOfAMesh) {
   FileExchange exchange;
   Processes processes;
@@ -92,16 +92,7 @@ TEST(ShmProcesses, ADeathIsNamedInAllGroupsOfAMesh) {
     processes.start([&, rank] {
       FileExchange own(exchange);
       World world = make_shm_world(rank, 4, rank, own, kPatient);
-      const Mesh mesh = world.mesh({.replicate = 2});
-      const Error error = expect_error(ErrorCode::kPeerLost, [&] {
-        world.group().barrier({});
-        if (rank == 3) raise(SIGKILL);
-        while (true) {
-          mesh.shard->barrier({"blocks.0", 1});
-          mesh.replicate->barrier({"blocks.0", 1});
-        }
-      });
-      EXPECT_EQ(error.rank(), 3) << error.what();
+      expect_death_named_in_all_groups(world);
     });
   }
   expect_all_well(processes, 0, 3);

@@ -20,4 +20,7 @@ std::string nearest_name(std::string_view word, std::span<const std::string> can
 /// Bytes in a unit people read: "512 B", "1.50 KiB", "3.20 GiB".
 std::string format_bytes(std::int64_t bytes);
 
+/// "rank 2", "ranks 0, 1 and 3"; long lists are cut.
+std::string name_ranks(std::span<const int> ranks);
+
 }  // namespace fullshard::base

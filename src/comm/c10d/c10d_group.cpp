@@ -11,6 +11,7 @@
 #include "comm/c10d/greeting.h"
 #include "comm/local/local_world.h"
 #include "comm/shared/arguments.h"
+#include "comm/shared/busy_scope.h"
 #include "comm/shared/report.h"
 #include "fullshard/base/check.h"
 
@@ -26,62 +27,11 @@ using shared::Parts;
 // Operations far apart may share a tag; Membership's connections are others.
 int tag_of(std::uint64_t number) { return static_cast<int>(number % (1U << 30)); }
 
-// Refuses a second thread while it lives.
-class BusyScope {
- public:
-  BusyScope(std::atomic<bool>& busy, int world_rank, const OperationRecord& record) : busy_(busy) {
-    if (!busy_.exchange(true, std::memory_order_acquire)) return;
-    throw Error(ErrorCode::kMisuse,
-                fmt::format("rank {}: {} was called while another thread is in a call on the same "
-                            "group; one thread of a rank may use a group at a time",
-                            world_rank, describe(record)));
-  }
-  ~BusyScope() { busy_.store(false, std::memory_order_release); }
-  BusyScope(const BusyScope&) = delete;
-  BusyScope& operator=(const BusyScope&) = delete;
-
- private:
-  std::atomic<bool>& busy_;
-};
-
-// What a Work holds of its operation. Nobody may free the buffers of an operation that goes on, so
-// the last copy to be dropped waits.
-class Ticket {
- public:
-  Ticket(std::shared_ptr<Job> job, std::shared_ptr<Membership> membership)
-      : job_(std::move(job)),
-        membership_(std::move(membership)),
-        exceptions_at_start_(std::uncaught_exceptions()) {}
-  ~Ticket() {
-    if (job_->ended()) return;
-    if (std::uncaught_exceptions() > exceptions_at_start_) {
-      membership_->abort("it left because of an exception");
-    }
-    job_->wait_for_end();
-  }
-  Ticket(const Ticket&) = delete;
-  Ticket& operator=(const Ticket&) = delete;
-
-  Job& job() const { return *job_; }
-
- private:
-  std::shared_ptr<Job> job_;
-  std::shared_ptr<Membership> membership_;
-  int exceptions_at_start_;
-};
-
 [[noreturn]] void no_shared_memory(std::string_view purpose) {
   throw Error(ErrorCode::kMisuse,
               fmt::format("'{}' needs memory that all ranks see, and the ranks of this group "
                           "communicate over a network; ask Group::shares_memory() first",
                           purpose));
-}
-
-OperationRecord record_of(OperationKind kind, ConstBuffer whole, const OpTag& tag) {
-  OperationRecord record(kind, tag);
-  record.dtype = whole.dtype;
-  record.count = whole.count;
-  return record;
 }
 
 }  // namespace
@@ -168,6 +118,10 @@ int C10dGroup::member(int world_rank) const {
   return place == members.end() ? -1 : static_cast<int>(place - members.begin());
 }
 
+std::string C10dGroup::named(const OperationRecord& record) const {
+  return fmt::format("rank {}: {}", membership_->world_rank(rank()), describe(record));
+}
+
 std::shared_ptr<Job> C10dGroup::start(const OperationRecord& record, Algorithm algorithm) {
   try {
     membership_->throw_if_failed(describe(record));
@@ -180,9 +134,10 @@ std::shared_ptr<Job> C10dGroup::start(const OperationRecord& record, Algorithm a
 }
 
 Work C10dGroup::begin(const OperationRecord& record, Algorithm algorithm) {
-  const BusyScope busy(busy_, membership_->world_rank(rank()), record);
-  const auto ticket = std::make_shared<Ticket>(start(record, std::move(algorithm)), membership_);
-  return Work([ticket] { ticket->job().wait(); }, [ticket] { return ticket->job().ended_well(); });
+  const shared::BusyScope busy(busy_, [&] { return named(record); });
+  return work_of(start(record, std::move(algorithm)), [membership = membership_] {
+    membership->abort("it left because of an exception");
+  });
 }
 
 void C10dGroup::abort(std::string_view reason) noexcept {
@@ -267,7 +222,7 @@ void C10dGroup::carry_out(std::uint64_t number, const OperationRecord& record,
 Work C10dGroup::all_gather(ConstBuffer mine, Buffer all, std::span<const std::int64_t> counts,
                            const OpTag& tag) {
   const Parts parts = shared::cut_whole(all, mine, counts, rank(), size(), "all_gather");
-  OperationRecord record = record_of(OperationKind::kAllGather, all, tag);
+  OperationRecord record(OperationKind::kAllGather, all, tag);
   record.set_counts(parts.counts);
   return begin(record, [this, mine, all, parts](Call call) {
     collectives_->all_gather(call, mine.data, all.data, parts, all.dtype);
@@ -278,7 +233,7 @@ Work C10dGroup::reduce_scatter(ConstBuffer all, Buffer mine, ReduceOp op,
                                std::span<const std::int64_t> counts, const OpTag& tag) {
   const Parts parts = shared::cut_whole(all, mine, counts, rank(), size(), "reduce_scatter");
   shared::check_reduction(all.dtype, op, "reduce_scatter");
-  OperationRecord record = record_of(OperationKind::kReduceScatter, all, tag);
+  OperationRecord record(OperationKind::kReduceScatter, all, tag);
   record.op = op;
   record.set_counts(parts.counts);
   return begin(record, [this, all, mine, op, parts](Call call) {
@@ -289,7 +244,7 @@ Work C10dGroup::reduce_scatter(ConstBuffer all, Buffer mine, ReduceOp op,
 Work C10dGroup::all_reduce(Buffer inout, ReduceOp op, const OpTag& tag) {
   shared::check_buffer(inout, "all_reduce");
   shared::check_reduction(inout.dtype, op, "all_reduce");
-  OperationRecord record = record_of(OperationKind::kAllReduce, inout, tag);
+  OperationRecord record(OperationKind::kAllReduce, inout, tag);
   record.op = op;
   return begin(record, [this, inout, op](Call call) { collectives_->all_reduce(call, inout, op); });
 }
@@ -297,7 +252,7 @@ Work C10dGroup::all_reduce(Buffer inout, ReduceOp op, const OpTag& tag) {
 Work C10dGroup::broadcast(Buffer inout, int root, const OpTag& tag) {
   shared::check_buffer(inout, "broadcast");
   shared::check_root(root, size(), "broadcast");
-  OperationRecord record = record_of(OperationKind::kBroadcast, inout, tag);
+  OperationRecord record(OperationKind::kBroadcast, inout, tag);
   record.root = root;
   return begin(record,
                [this, inout, root](Call call) { collectives_->broadcast(call, inout, root); });
@@ -355,7 +310,7 @@ void C10dGroup::exchange_counts(Transfer& transfer, const std::vector<std::int64
 void C10dGroup::barrier(const OpTag& tag) { greet(OperationRecord(OperationKind::kBarrier, tag)); }
 
 void C10dGroup::greet(const OperationRecord& record) {
-  const BusyScope busy(busy_, membership_->world_rank(rank()), record);
+  const shared::BusyScope busy(busy_, [&] { return named(record); });
   start(record, [](Call) {})->wait();
 }
 
@@ -376,7 +331,7 @@ std::shared_ptr<Group> C10dGroup::subgroup(std::span<const int> ranks) {
   OperationRecord record(OperationKind::kSubgroup, {});
   const std::vector<std::int64_t> wide(ranks.begin(), ranks.end());
   record.set_counts(wide);
-  const BusyScope busy(busy_, membership_->world_rank(rank()), record);
+  const shared::BusyScope busy(busy_, [&] { return named(record); });
   start(record, [](Call) {})->wait();
   std::shared_ptr<Group> inside = inside_of(ranks);
   const auto own = std::find(ranks.begin(), ranks.end(), rank());

@@ -86,6 +86,7 @@ class C10dGroup final : public Group, public shared::Greeter, public shared::Rol
  private:
   using Algorithm = std::function<void(Call)>;
 
+  std::string named(const shared::OperationRecord& record) const;
   std::shared_ptr<Job> start(const shared::OperationRecord& record, Algorithm algorithm);
   Work begin(const shared::OperationRecord& record, Algorithm algorithm);
   void run(std::uint64_t number, const shared::OperationRecord& record, const Algorithm& algorithm);

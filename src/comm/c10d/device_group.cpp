@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "comm/shared/arguments.h"
+#include "comm/shared/busy_scope.h"
 #include "fullshard/base/error.h"
 
 namespace fullshard::comm::c10d {
@@ -28,61 +29,10 @@ constexpr std::size_t kStagings = 32;
 constexpr base::Duration kGrace = std::chrono::seconds(1);
 constexpr base::Duration kLettingGo = std::chrono::seconds(5);
 
-// What a Work holds; the last copy to be dropped waits, since nobody may free the buffers before.
-class Ticket {
- public:
-  Ticket(std::shared_ptr<Job> job, std::shared_ptr<Group> host)
-      : job_(std::move(job)),
-        host_(std::move(host)),
-        exceptions_at_start_(std::uncaught_exceptions()) {}
-  ~Ticket() {
-    if (job_->ended()) return;
-    if (std::uncaught_exceptions() > exceptions_at_start_) {
-      host_->abort("it left because of an exception");
-    }
-    job_->wait_for_end();
-  }
-  Ticket(const Ticket&) = delete;
-  Ticket& operator=(const Ticket&) = delete;
-
-  Job& job() const { return *job_; }
-
- private:
-  std::shared_ptr<Job> job_;
-  std::shared_ptr<Group> host_;
-  int exceptions_at_start_;
-};
-
-// Refuses a second thread while it lives.
-class BusyScope {
- public:
-  BusyScope(std::atomic<bool>& busy, const std::string& what) : busy_(busy) {
-    if (!busy_.exchange(true, std::memory_order_acquire)) return;
-    throw Error(
-        ErrorCode::kMisuse,
-        fmt::format("{} was called while another thread is in a call on the same group; one "
-                    "thread of a rank may use a group at a time",
-                    what));
-  }
-  ~BusyScope() { busy_.store(false, std::memory_order_release); }
-  BusyScope(const BusyScope&) = delete;
-  BusyScope& operator=(const BusyScope&) = delete;
-
- private:
-  std::atomic<bool>& busy_;
-};
-
 shared::Greeter* greeter_of(Group& host) {
   if (auto* greeter = dynamic_cast<shared::Greeter*>(&host)) return greeter;
   throw Error(ErrorCode::kMisuse,
               "a group of devices needs a group of shared memory or of messages to meet in");
-}
-
-OperationRecord record_of(OperationKind kind, ConstBuffer whole, const OpTag& tag) {
-  OperationRecord record(kind, tag);
-  record.dtype = whole.dtype;
-  record.count = whole.count;
-  return record;
 }
 
 std::string first_line(const std::exception& error) {
@@ -153,12 +103,12 @@ std::shared_ptr<Job> DeviceGroup::submit(std::function<void()> body) {
 
 Work DeviceGroup::begin(OperationRecord record, Algorithm algorithm, Agreement agree) {
   record.on_devices = true;
-  const BusyScope busy(busy_, describe(record));
+  const shared::BusyScope busy(busy_, [&] { return describe(record); });
   greeter_->look(record);
   auto job = submit([this, record, mark = stream_.mark(), algorithm = std::move(algorithm),
                      agree = std::move(agree)] { run(record, mark, algorithm, agree); });
-  const auto ticket = std::make_shared<Ticket>(std::move(job), host_);
-  return Work([ticket] { ticket->job().wait(); }, [ticket] { return ticket->job().ended_well(); });
+  return work_of(std::move(job),
+                 [host = host_] { host->abort("it left because of an exception"); });
 }
 
 // Runs on the lane.
@@ -225,7 +175,7 @@ void DeviceGroup::explain(const OperationRecord& record, const std::string& what
 Work DeviceGroup::all_gather(ConstBuffer mine, Buffer all, std::span<const std::int64_t> counts,
                              const OpTag& tag) {
   const Parts parts = shared::cut_whole(all, mine, counts, rank(), size(), "all_gather", index());
-  OperationRecord record = record_of(OperationKind::kAllGather, all, tag);
+  OperationRecord record(OperationKind::kAllGather, all, tag);
   record.set_counts(parts.counts);
   return begin(record, [=](DeviceCollectives& c) { c.all_gather(mine, all, parts); });
 }
@@ -235,7 +185,7 @@ Work DeviceGroup::reduce_scatter(ConstBuffer all, Buffer mine, ReduceOp op,
   const Parts parts =
       shared::cut_whole(all, mine, counts, rank(), size(), "reduce_scatter", index());
   shared::check_reduction(all.dtype, op, "reduce_scatter");
-  OperationRecord record = record_of(OperationKind::kReduceScatter, all, tag);
+  OperationRecord record(OperationKind::kReduceScatter, all, tag);
   record.op = op;
   record.set_counts(parts.counts);
   return begin(record, [=](DeviceCollectives& c) { c.reduce_scatter(all, mine, parts, op); });
@@ -244,7 +194,7 @@ Work DeviceGroup::reduce_scatter(ConstBuffer all, Buffer mine, ReduceOp op,
 Work DeviceGroup::all_reduce(Buffer inout, ReduceOp op, const OpTag& tag) {
   shared::check_buffer(inout, "all_reduce", index());
   shared::check_reduction(inout.dtype, op, "all_reduce");
-  OperationRecord record = record_of(OperationKind::kAllReduce, inout, tag);
+  OperationRecord record(OperationKind::kAllReduce, inout, tag);
   record.op = op;
   return begin(record, [=](DeviceCollectives& c) { c.all_reduce(inout, op); });
 }
@@ -252,7 +202,7 @@ Work DeviceGroup::all_reduce(Buffer inout, ReduceOp op, const OpTag& tag) {
 Work DeviceGroup::broadcast(Buffer inout, int root, const OpTag& tag) {
   shared::check_buffer(inout, "broadcast", index());
   shared::check_root(root, size(), "broadcast");
-  OperationRecord record = record_of(OperationKind::kBroadcast, inout, tag);
+  OperationRecord record(OperationKind::kBroadcast, inout, tag);
   record.root = root;
   return begin(record, [=](DeviceCollectives& c) { c.broadcast(inout, root); });
 }
@@ -302,7 +252,7 @@ void DeviceGroup::check_counts(const std::vector<std::int64_t>& send,
 void DeviceGroup::barrier(const OpTag& tag) {
   OperationRecord record(OperationKind::kBarrier, tag);
   record.on_devices = true;
-  const BusyScope busy(busy_, describe(record));
+  const shared::BusyScope busy(busy_, [&] { return describe(record); });
   submit([this, record] { guard([&] { greeter_->greet(record); }); })->wait();
 }
 
@@ -315,7 +265,7 @@ std::unique_ptr<SignalBoard> DeviceGroup::allocate_signals(std::size_t, std::str
 }
 
 std::shared_ptr<Group> DeviceGroup::subgroup(std::span<const int> ranks) {
-  const BusyScope busy(busy_, "subgroup");
+  const shared::BusyScope busy(busy_, [] { return "subgroup"; });
   std::shared_ptr<Group> host;
   submit([&] { guard([&] { host = host_->subgroup(ranks); }); })->wait();
   if (host == nullptr) return nullptr;

@@ -17,6 +17,7 @@
 #include "comm/shm/shm_group.h"
 #include "fullshard/base/error.h"
 #include "fullshard/base/log.h"
+#include "fullshard/base/text.h"
 #include "fullshard/comm/c10d/gloo.h"
 
 namespace fullshard::comm {
@@ -85,7 +86,7 @@ std::vector<Present> call_the_roll(int rank, int size, const Store& store,
       ErrorCode::kTimeout,
       fmt::format("joining the world timed out after {:.3g} s: {} of {} ranks came, {} did "
                   "not",
-                  base::seconds(options.timeout), all.size(), size, shared::name_ranks(absent)),
+                  base::seconds(options.timeout), all.size(), size, base::name_ranks(absent)),
       absent.front());
 }
 

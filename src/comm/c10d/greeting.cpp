@@ -7,16 +7,15 @@
 #include <utility>
 
 #include "comm/shared/report.h"
+#include "comm/shared/roll_call.h"
 #include "fullshard/base/error.h"
+#include "fullshard/base/text.h"
 
 namespace fullshard::comm::c10d {
 namespace {
 
 using base::Error;
 using base::ErrorCode;
-
-// A rank that runs answers in far less; one that does not is stopped.
-constexpr base::Duration kLongestRollCall = std::chrono::seconds(2);
 
 // Follows who waits for whom, from the ranks that did not come, or from the one whose message did
 // not, to one that does not answer the roll call. When all do, it is the one where the first chain
@@ -98,12 +97,12 @@ std::string Greeting::describe_missing(const std::vector<int>& missing) const {
     if (numbers.size() > kShown) continue;
     acts += fmt::format("; rank {} {}", numbers.back(), membership_.last_seen(rank));
   }
-  return fmt::format("{} {} missing{}", shared::name_ranks(numbers),
+  return fmt::format("{} {} missing{}", base::name_ranks(numbers),
                      numbers.size() == 1 ? "is" : "are", acts);
 }
 
 void Greeting::time_out(base::Duration timeout, int waited_for) {
-  membership_.call_roll(waited_for, std::min(timeout, kLongestRollCall));
+  membership_.call_roll(waited_for, std::min(timeout, shared::kLongestRollCall));
   std::vector<int> arrived;
   std::vector<int> missing;
   for (int rank = 0; rank < membership_.size(); ++rank) {
@@ -115,7 +114,7 @@ void Greeting::time_out(base::Duration timeout, int waited_for) {
   }
   const int culprit = find_culprit(membership_, missing, waited_for);
   const int named = culprit < 0 ? -1 : membership_.world_rank(culprit);
-  std::string who = shared::name_ranks(arrived) + " arrived, ";
+  std::string who = base::name_ranks(arrived) + " arrived, ";
   who += missing.empty()
              ? fmt::format("but a message from or to rank {} did not get through", named)
              : describe_missing(missing);

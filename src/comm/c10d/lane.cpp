@@ -6,6 +6,36 @@
 #include "comm/c10d/link.h"
 
 namespace fullshard::comm::c10d {
+namespace {
+
+class Ticket {
+ public:
+  Ticket(std::shared_ptr<Job> job, std::function<void()> give_up)
+      : job_(std::move(job)),
+        give_up_(std::move(give_up)),
+        exceptions_at_start_(std::uncaught_exceptions()) {}
+  ~Ticket() {
+    if (job_->ended()) return;
+    if (std::uncaught_exceptions() > exceptions_at_start_) give_up_();
+    job_->wait_for_end();
+  }
+  Ticket(const Ticket&) = delete;
+  Ticket& operator=(const Ticket&) = delete;
+
+  Job& job() const { return *job_; }
+
+ private:
+  std::shared_ptr<Job> job_;
+  std::function<void()> give_up_;
+  int exceptions_at_start_;
+};
+
+}  // namespace
+
+Work work_of(std::shared_ptr<Job> job, std::function<void()> give_up) {
+  const auto ticket = std::make_shared<Ticket>(std::move(job), std::move(give_up));
+  return Work([ticket] { ticket->job().wait(); }, [ticket] { return ticket->job().ended_well(); });
+}
 
 void Job::wait_for_end() {
   std::unique_lock lock(mutex_);

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "fullshard/base/deadline.h"
+#include "fullshard/comm/work.h"
 
 namespace fullshard::comm::c10d {
 
@@ -33,6 +34,11 @@ class Job {
   std::exception_ptr error_;
   bool ended_ = false;
 };
+
+/// The Work of a job. Nobody may free the buffers of an operation that goes on, so the last copy to
+/// be dropped waits; during the unwinding of an exception it calls `give_up` first, which is to end
+/// the job.
+Work work_of(std::shared_ptr<Job> job, std::function<void()> give_up);
 
 /// A thread that does one job after the other, in the order of their coming.
 class Lane {

@@ -15,6 +15,7 @@
 #include "comm/shared/report.h"
 #include "fullshard/base/error.h"
 #include "fullshard/base/log.h"
+#include "fullshard/base/text.h"
 #include "fullshard/comm/c10d/gloo.h"
 #include "fullshard/comm/shm.h"
 #include "fullshard/rendezvous/launch_environment.h"
@@ -66,7 +67,7 @@ void collect_hosts(const Store& store, const LaunchEnvironment& env, Deadline de
               fmt::format("joining the world timed out: {} of {} ranks came to the store at {}:{}, "
                           "{} did not",
                           hosts.size(), env.world_size, env.master_addr, env.master_port,
-                          shared::name_ranks(absent)),
+                          base::name_ranks(absent)),
               absent.front());
 }
 

@@ -16,17 +16,13 @@ using base::ErrorCode;
 CollectiveCall::CollectiveCall(Session& session, std::atomic<bool>& busy,
                                const OperationRecord& record)
     : session_(session),
-      busy_(busy),
       record_(record),
       waiting_{base::Deadline::after(session.options().timeout),
                [this] { return describe_call(record_, number_); }} {
   session_.throw_if_failed(waiting_);
-  if (busy_.exchange(true, std::memory_order_acquire)) {
-    throw Error(ErrorCode::kMisuse,
-                fmt::format("rank {}: {} was called while another thread is in a call on the same "
-                            "group; one thread of a rank may use a group at a time",
-                            session_.world_rank(session_.rank()), describe(record_)));
-  }
+  busy_.emplace(busy, [this] {
+    return fmt::format("rank {}: {}", session_.world_rank(session_.rank()), describe(record_));
+  });
   Slot& slot = session_.block().slot(session_.rank());
   number_ = slot.entered.load(std::memory_order_relaxed) + 1;
   // Peers read the record of the previous operation until they meet in this one; that is the other
@@ -37,8 +33,6 @@ CollectiveCall::CollectiveCall(Session& session, std::atomic<bool>& busy,
   flight_.emplace(session_.trace().begin(number_, record_));
   waiting_.flight = &*flight_;
 }
-
-CollectiveCall::~CollectiveCall() { busy_.store(false, std::memory_order_release); }
 
 void CollectiveCall::finish() {
   Slot& slot = session_.block().slot(session_.rank());

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "comm/shared/busy_scope.h"
 #include "comm/shared/operation.h"
 #include "comm/shared/session.h"
 
@@ -15,7 +16,6 @@ namespace fullshard::comm::shared {
 class CollectiveCall {
  public:
   CollectiveCall(Session& session, std::atomic<bool>& busy, const OperationRecord& record);
-  ~CollectiveCall();
   CollectiveCall(const CollectiveCall&) = delete;
   CollectiveCall& operator=(const CollectiveCall&) = delete;
 
@@ -35,8 +35,8 @@ class CollectiveCall {
   void check_records();
   [[noreturn]] void report_records();
 
+  std::optional<BusyScope> busy_;  // the first member: others may call when all here has ended
   Session& session_;
-  std::atomic<bool>& busy_;
   const OperationRecord& record_;
   Waiting waiting_;
   std::uint64_t number_ = 0;

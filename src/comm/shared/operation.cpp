@@ -75,6 +75,12 @@ OperationRecord::OperationRecord(OperationKind what, const OpTag& tag)
       unit_hash(tag.unit.empty() ? 0 : hash_bytes(tag.unit.data(), tag.unit.size())),
       unit(tag.unit) {}
 
+OperationRecord::OperationRecord(OperationKind what, ConstBuffer whole, const OpTag& tag)
+    : OperationRecord(what, tag) {
+  dtype = whole.dtype;
+  count = whole.count;
+}
+
 void OperationRecord::set_counts(std::span<const std::int64_t> all) {
   counts_size = static_cast<std::uint32_t>(all.size());
   counts_hash = hash_bytes(all.data(), all.size_bytes());

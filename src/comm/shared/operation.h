@@ -67,6 +67,8 @@ struct OperationRecord {
 
   OperationRecord() = default;
   OperationRecord(OperationKind what, const OpTag& tag);
+  /// About `whole`, the buffer of all ranks' elements.
+  OperationRecord(OperationKind what, ConstBuffer whole, const OpTag& tag);
 
   void set_counts(std::span<const std::int64_t> all);
   bool operator==(const OperationRecord&) const = default;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "fullshard/base/deadline.h"
+#include "fullshard/base/text.h"
 
 namespace fullshard::comm::shared {
 namespace {
@@ -41,17 +42,6 @@ std::int64_t now_ns() {
       .count();
 }
 
-std::string name_ranks(std::span<const int> ranks) {
-  constexpr std::size_t kShown = 16;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), kShown); ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(ranks[i]);
-  }
-  if (ranks.size() > kShown) text += fmt::format(" and {} more", ranks.size() - kShown);
-  return text;
-}
-
 std::string describe_calls(std::span<const std::pair<int, OperationRecord>> calls) {
   std::vector<std::pair<OperationRecord, std::vector<int>>> kinds;
   for (const auto& [rank, record] : calls) {
@@ -62,7 +52,8 @@ std::string describe_calls(std::span<const std::pair<int, OperationRecord>> call
   }
   std::string text;
   for (const auto& [record, ranks] : kinds) {
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", name_ranks(ranks), describe(record));
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", base::name_ranks(ranks),
+                        describe(record));
   }
   return text;
 }

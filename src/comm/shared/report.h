@@ -10,9 +10,6 @@
 
 namespace fullshard::comm::shared {
 
-/// "rank 2", "ranks 0, 1 and 3"; long lists are cut.
-std::string name_ranks(std::span<const int> ranks);
-
 /// Who made which call: "ranks 0 and 2: barrier; rank 1: all_gather (...)". `calls` holds one entry
 /// a rank, with the world's number of the rank.
 std::string describe_calls(std::span<const std::pair<int, OperationRecord>> calls);

@@ -1,8 +1,13 @@
 #pragma once
 
+#include <chrono>
+
 #include "fullshard/base/deadline.h"
 
 namespace fullshard::comm::shared {
+
+/// A rank that runs answers in far less; one that does not is stopped.
+inline constexpr base::Duration kLongestRollCall = std::chrono::seconds(2);
 
 /// A group that can ask its ranks whether they still run, whatever they are doing.
 class RollCall {

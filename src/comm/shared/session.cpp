@@ -9,6 +9,7 @@
 #include "comm/shared/futex.h"
 #include "comm/shared/report.h"
 #include "fullshard/base/check.h"
+#include "fullshard/base/text.h"
 
 namespace fullshard::comm::shared {
 namespace {
@@ -172,8 +173,8 @@ void Session::time_out(const Counters& counters, std::size_t index, std::uint64_
   if (stopped >= 0) acts += fmt::format("; the process of rank {} is stopped", stopped);
   fail(ErrorCode::kTimeout, stopped >= 0 ? stopped : missing.front(),
        fmt::format("{} timed out after {:.3g} s: {} arrived, {} missing{}", waiting.describe(),
-                   base::seconds(options_.timeout), name_ranks(arrived),
-                   name_ranks(missing) + (missing.size() == 1 ? " is" : " are"), acts),
+                   base::seconds(options_.timeout), base::name_ranks(arrived),
+                   base::name_ranks(missing) + (missing.size() == 1 ? " is" : " are"), acts),
        waiting);
 }
 

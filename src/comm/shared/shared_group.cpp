@@ -59,9 +59,7 @@ std::int64_t SharedGroup::staged_elements(DType dtype, int pieces) const {
 Work SharedGroup::all_gather(ConstBuffer mine, Buffer all, std::span<const std::int64_t> counts,
                              const OpTag& tag) {
   const Parts parts = cut_whole(all, mine, counts, rank(), size(), "all_gather");
-  OperationRecord record(OperationKind::kAllGather, tag);
-  record.dtype = all.dtype;
-  record.count = parts.total;
+  OperationRecord record(OperationKind::kAllGather, all, tag);
   record.set_counts(parts.counts);
   CollectiveCall call(*session_, busy_, record);
   const std::int64_t step = staged_elements(all.dtype, 1);
@@ -86,10 +84,8 @@ Work SharedGroup::reduce_scatter(ConstBuffer all, Buffer mine, ReduceOp op,
                                  std::span<const std::int64_t> counts, const OpTag& tag) {
   const Parts parts = cut_whole(all, mine, counts, rank(), size(), "reduce_scatter");
   check_reduction(all.dtype, op, "reduce_scatter");
-  OperationRecord record(OperationKind::kReduceScatter, tag);
-  record.dtype = all.dtype;
+  OperationRecord record(OperationKind::kReduceScatter, all, tag);
   record.op = op;
-  record.count = parts.total;
   record.set_counts(parts.counts);
   CollectiveCall call(*session_, busy_, record);
   const std::int64_t step = staged_elements(all.dtype, size());
@@ -119,10 +115,8 @@ Work SharedGroup::reduce_scatter(ConstBuffer all, Buffer mine, ReduceOp op,
 Work SharedGroup::all_reduce(Buffer inout, ReduceOp op, const OpTag& tag) {
   check_buffer(inout, "all_reduce");
   check_reduction(inout.dtype, op, "all_reduce");
-  OperationRecord record(OperationKind::kAllReduce, tag);
-  record.dtype = inout.dtype;
+  OperationRecord record(OperationKind::kAllReduce, inout, tag);
   record.op = op;
-  record.count = inout.count;
   CollectiveCall call(*session_, busy_, record);
   if (size() > 1) {
     auto* data = static_cast<std::byte*>(inout.data);
@@ -177,10 +171,8 @@ void SharedGroup::reduce_split(CollectiveCall& call, std::byte* data, std::int64
 Work SharedGroup::broadcast(Buffer inout, int root, const OpTag& tag) {
   check_buffer(inout, "broadcast");
   check_root(root, size(), "broadcast");
-  OperationRecord record(OperationKind::kBroadcast, tag);
-  record.dtype = inout.dtype;
+  OperationRecord record(OperationKind::kBroadcast, inout, tag);
   record.root = root;
-  record.count = inout.count;
   CollectiveCall call(*session_, busy_, record);
   const std::int64_t step = staged_elements(inout.dtype, 1);
   for (std::int64_t begin = 0; size() > 1 && (begin == 0 || begin < inout.count); begin += step) {

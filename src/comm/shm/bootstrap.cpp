@@ -18,6 +18,7 @@
 #include "comm/shared/report.h"
 #include "comm/shared/shared_group.h"
 #include "fullshard/base/check.h"
+#include "fullshard/base/text.h"
 
 namespace fullshard::comm::shm {
 namespace {
@@ -182,7 +183,7 @@ class Host {
         ErrorCode::kTimeout,
         fmt::format("joining timed out after {:.3g} s: {} of {} ranks came, {} did not",
                     base::seconds(options_.timeout), size_ - static_cast<int>(absent.size()), size_,
-                    shared::name_ranks(absent)),
+                    base::name_ranks(absent)),
         absent.empty() ? -1 : absent.front());
   }
 
