@@ -26,9 +26,8 @@ shard::StateDict train_passes(const Problem& task, const Passes& passes,
   return parameters_of(*model);
 }
 
-void expect_equal_passes(const Problem& task, const Passes& passes,
-                         const EqualityOptions& options) {
-  const shard::StateDict expected = train_passes(task, passes, options.training);
+void expect_passes_give(const shard::StateDict& expected, const Problem& task, const Passes& passes,
+                        const EqualityOptions& options) {
   const auto run_rank = [&](comm::World& world) {
     const auto model = task.build();
     const auto sharded = shard::fully_shard(model, world.mesh(options.mesh), options.sharding);
@@ -42,6 +41,11 @@ void expect_equal_passes(const Problem& task, const Passes& passes,
   } else {
     comm::run_as_threads(options.ranks, run_rank);
   }
+}
+
+void expect_equal_passes(const Problem& task, const Passes& passes,
+                         const EqualityOptions& options) {
+  expect_passes_give(train_passes(task, passes, options.training), task, passes, options);
 }
 
 void expect_equal_training(const Problem& task, const EqualityOptions& options) {

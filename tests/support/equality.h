@@ -31,6 +31,10 @@ struct EqualityOptions {
 shard::StateDict train_passes(const Problem& task, const Passes& passes,
                               const TrainOptions& options = {});
 
+/// Trains sharded and expects the parameters `expected` to 1e-10.
+void expect_passes_give(const shard::StateDict& expected, const Problem& task, const Passes& passes,
+                        const EqualityOptions& options = {});
+
 /// Trains unsharded and sharded with the same passes and expects the same parameters to 1e-10.
 void expect_equal_passes(const Problem& task, const Passes& passes,
                          const EqualityOptions& options = {});
