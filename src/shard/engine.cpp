@@ -16,6 +16,8 @@
 #include "shard/discover.h"
 #include "shard/lay_out.h"
 #include "shard/patterns.h"
+#include "shard/replica_updates.h"
+#include "shard/stopwatch.h"
 #include "shard/strategy.h"
 
 namespace fullshard::shard {
@@ -68,6 +70,7 @@ class Engine::ParameterSource final : public residency::UnitSource {
 
   void prepare(int unit) {
     engine_.rethrow_kept_error();
+    engine_.end_update();
     engine_.gate_->ensure_readable(engine_.units_[static_cast<std::size_t>(unit)].name);
     gathered_version_[static_cast<std::size_t>(unit)] = engine_.gate_->version();
     engine_.begin_step();
@@ -333,6 +336,16 @@ void Engine::begin_update() {
   memory_->take_part(gate_->version());
   pager_->release();
   gate_->begin_write();
+}
+
+// What replicas have updated each for all of them has to be here before anybody reads it.
+void Engine::end_update() {
+  if (!gate_->is_writing()) return;
+  if (options_.shard_optimizer_over_replicas) {
+    const Stopwatch watch(update_seconds_);
+    gather_updates(*mesh_.replicate, units_, mesh_.shard->rank(), gate_->version());
+  }
+  gate_->end_write();
 }
 
 void Engine::rethrow_kept_error() {

@@ -83,9 +83,12 @@ class Engine {
   bool note_backward();
   void begin_step();
   void end_step();
+  void end_update();
   void end_of_backward();
   void rethrow_kept_error();
-  double gather_seconds() const { return gate_->waited_seconds() + memory_->waited_seconds(); }
+  double gather_seconds() const {
+    return gate_->waited_seconds() + update_seconds_ + memory_->waited_seconds();
+  }
 
   ModelTree model_;
   comm::Mesh mesh_;
@@ -111,6 +114,7 @@ class Engine {
   std::vector<double> gather_exposed_;  // by unit: seconds that its gathers kept this rank waiting
   std::vector<at::Tensor> scope_copies_;  // by unit, while an unsharded scope is open
   bool in_step_ = false;
+  double update_seconds_ = 0;  // spent on gather_updates
   std::exception_ptr kept_error_;
 };
 

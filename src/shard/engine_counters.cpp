@@ -10,13 +10,12 @@ Counters Engine::counters() const {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const FlatUnit& unit = units_[u];
     const std::int64_t gathers = pager_->residency(u).gathers;
-    const std::int64_t own_bytes = unit.own.size() * unit.element_bytes();
     const UnitReduction& reduction = reducer_->reduction(u);
     sum.all_gathers += gathers;
     sum.all_gather_bytes += memory_->gathered_bytes(u, gathers);
     sum.reduce_scatters += reduction.reductions;
     sum.reduce_scatter_bytes += reduction.bytes_read;
-    sum.parameter_shard_bytes += own_bytes;
+    sum.parameter_shard_bytes += unit.held_bytes();
     sum.units.push_back({.name = unit.name,
                          .bytes = unit.layout.flat_bytes(),
                          .all_gathers = gathers,

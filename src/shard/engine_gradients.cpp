@@ -55,7 +55,7 @@ void Engine::take_gradient(std::size_t index, const at::Tensor& gradient) {
   rethrow_kept_error();
   require_paged(index);
   // A pass that reads no sharded unit would leave the update open while it waits for the others.
-  gate_->end_write();
+  end_update();
   memory_->take_part(gate_->version());
   note_backward();
   reducer_->add(places_[index].unit, places_[index].parameter, gradient);

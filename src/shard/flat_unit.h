@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,9 +47,14 @@ struct FlatUnit {
   std::vector<FoundParameter> parameters;  ///< in layout order
   std::vector<c10::intrusive_ptr<residency::PagedStorage>> storages;
 
-  layout::Range own;  ///< flat elements this rank owns; everything with NO_SHARD
-  std::byte* own_memory =
-      nullptr;  ///< of `own`; inside what all ranks see, where they share memory
+  layout::Range held;  ///< flat elements this rank keeps; everything with NO_SHARD
+  /// Those that it updates: all it holds, or of that its part where replicas divide the updates.
+  layout::Range own;
+  /// `own` of all ranks with one set of parameters after another: by shard rank, and then by
+  /// replicate rank where replicas divide the updates.
+  std::vector<layout::Range> pieces;
+  std::byte* held_memory =
+      nullptr;  ///< of `held`; inside what all ranks see, where they share memory
 
   /// Every rank holds all of it, in memory of its own.
   bool replicated() const { return strategy == ShardingStrategy::NO_SHARD; }
@@ -56,9 +62,22 @@ struct FlatUnit {
   at::ScalarType dtype() const { return parameters.front().dtype(); }
   std::int64_t element_bytes() const { return layout.element_bytes(); }
 
-  /// Where this rank keeps a flat element that it owns.
+  /// Whether replicas divide the updates of what they hold alike.
+  bool divided() const {
+    return !replicated() && pieces.size() > static_cast<std::size_t>(layout.world());
+  }
+
+  /// The flat elements that each of the replicas of shard rank `rank` updates.
+  std::span<const layout::Range> pieces_of(int rank) const {
+    const std::size_t each = pieces.size() / static_cast<std::size_t>(layout.world());
+    return std::span(pieces).subspan(static_cast<std::size_t>(rank) * each, each);
+  }
+
+  std::int64_t held_bytes() const { return held.size() * element_bytes(); }
+
+  /// Where this rank keeps a flat element that it holds.
   std::byte* own_at(std::int64_t element) const {
-    return own_memory + (element - own.begin) * element_bytes();
+    return held_memory + (element - held.begin) * element_bytes();
   }
 
   /// Flat elements of every rank of the shard group, for collectives.
@@ -70,8 +89,12 @@ struct FlatUnit {
 
   /// Where what this rank owns of a parameter begins, in elements from the start of `own`.
   std::int64_t own_offset(std::size_t parameter) const {
-    const layout::Range owned = own_range(parameter);
-    return owned.empty() ? 0 : layout.parameters()[parameter].offset + owned.begin - own.begin;
+    return offset_in(own, parameter, own_range(parameter));
+  }
+
+  /// The same of what it holds.
+  std::int64_t held_offset(std::size_t parameter) const {
+    return offset_in(held, parameter, held_range(parameter));
   }
 
   /// The dimension that a parameter is cut along; its elements lie in the unit's memory in the
@@ -81,11 +104,21 @@ struct FlatUnit {
   }
 
   /// Elements of a parameter that this rank owns, in storage order from the parameter's start.
-  layout::Range own_range(std::size_t parameter) const {
+  layout::Range own_range(std::size_t parameter) const { return range_in(own, parameter); }
+
+  /// The same of those that it holds.
+  layout::Range held_range(std::size_t parameter) const { return range_in(held, parameter); }
+
+ private:
+  layout::Range range_in(layout::Range some, std::size_t parameter) const {
     const auto& placed = layout.parameters()[parameter];
-    const layout::Range flat = intersect(own, placed.flat());
+    const layout::Range flat = intersect(some, placed.flat());
     if (flat.empty()) return {0, 0};
     return {flat.begin - placed.offset, flat.end - placed.offset};
+  }
+
+  std::int64_t offset_in(layout::Range some, std::size_t parameter, layout::Range range) const {
+    return range.empty() ? 0 : layout.parameters()[parameter].offset + range.begin - some.begin;
   }
 };
 

@@ -51,11 +51,13 @@ double global_grad_norm(Engine& engine, double norm_type) {
   const at::NoGradGuard no_grad;
   const bool infinite = std::isinf(norm_type);
   double sharded = partial_norm(gradients(engine, /*replicated=*/false), norm_type);
-  engine.mesh()
-      .shard
-      ->all_reduce({&sharded, 1, base::DType::kFloat64},
-                   infinite ? comm::ReduceOp::kMax : comm::ReduceOp::kSum,
-                   {"gradient norm", engine.version()})
+  // Where replicas divide updates, gradients are divided over all ranks.
+  const comm::Mesh& mesh = engine.mesh();
+  comm::Group& group = engine.options().shard_optimizer_over_replicas ? *mesh.all : *mesh.shard;
+  group
+      .all_reduce({&sharded, 1, base::DType::kFloat64},
+                  infinite ? comm::ReduceOp::kMax : comm::ReduceOp::kSum,
+                  {"gradient norm", engine.version()})
       .wait();
   const double replicated = partial_norm(gradients(engine, /*replicated=*/true), norm_type);
   if (infinite) return std::isnan(replicated) ? replicated : std::max(sharded, replicated);

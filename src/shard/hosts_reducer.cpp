@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "shard/replica_updates.h"
 #include "shard/stopwatch.h"
 
 namespace fullshard::shard {
@@ -65,26 +66,46 @@ void HostsReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
 
 void HostsReducer::start(std::size_t unit, GradientFlags any) {
   const FlatUnit& flat = units_[unit];
-  const std::int64_t bytes = flat.own.size() * flat.element_bytes();
-  Flight flight{.unit = unit, .any = std::move(any), .part = buffers_.take(bytes), .work = {}};
+  Flight flight{.unit = unit,
+                .any = std::move(any),
+                .part = buffers_.take(flat.held_bytes()),
+                .own = {},
+                .work = {}};
   auto* part = static_cast<std::byte*>(flight.part.mutable_data_ptr());
   for (std::size_t i = 0; i < flight.any.size(); ++i) {
-    const layout::Range owned = flat.own_range(i);
-    if (flight.any[i] == 0 || owned.empty()) continue;
-    std::byte* out = part + flat.own_offset(i) * flat.element_bytes();
+    const layout::Range held = flat.held_range(i);
+    if (flight.any[i] == 0 || held.empty()) continue;
+    std::byte* out = part + flat.held_offset(i) * flat.element_bytes();
     if (anyone_has(unit, i)) {
-      reduce_own(unit, i, out, /*accumulate=*/false);
+      reduce_range(unit, i, held, out, /*accumulate=*/false);
     } else {
-      std::memset(out, 0, static_cast<std::size_t>(owned.size() * flat.element_bytes()));
+      std::memset(out, 0, static_cast<std::size_t>(held.size() * flat.element_bytes()));
     }
   }
   post_consumed(unit);
   ++counts_[unit].reductions;
-  counts_[unit].bytes_read += all_reduce_bytes(*mesh_.replicate, bytes);
-  flight.work = mesh_.replicate->all_reduce({part, flat.own.size(), flat.layout.dtype()},
-                                            comm::ReduceOp::kMean,
-                                            {flat.name, static_cast<std::int64_t>(round_)});
+  average(flight);
   flights_.push_back(std::move(flight));
+}
+
+// Over the replicas: all that this host's rank holds, or only what this rank updates of it.
+void HostsReducer::average(Flight& flight) {
+  const FlatUnit& flat = units_[flight.unit];
+  const base::DType dtype = flat.layout.dtype();
+  const comm::OpTag tag{flat.name, static_cast<std::int64_t>(round_)};
+  const comm::Buffer part{flight.part.mutable_data_ptr(), flat.held.size(), dtype};
+  std::int64_t& received = counts_[flight.unit].bytes_read;
+  if (!flat.divided()) {
+    received += all_reduce_bytes(*mesh_.replicate, flat.held_bytes());
+    flight.work = mesh_.replicate->all_reduce(part, comm::ReduceOp::kMean, tag);
+    return;
+  }
+  const std::int64_t own_bytes = flat.own.size() * flat.element_bytes();
+  received += (mesh_.replicate->size() - 1) * own_bytes;
+  flight.own = buffers_.take(own_bytes);
+  flight.work = mesh_.replicate->reduce_scatter(
+      part, {flight.own.mutable_data_ptr(), flat.own.size(), dtype}, comm::ReduceOp::kMean,
+      counts_of_replicas(flat, mesh_.shard->rank()), tag);
 }
 
 void HostsReducer::finish_first() {
@@ -93,8 +114,9 @@ void HostsReducer::finish_first() {
     const Stopwatch watch(unit_exposed_[flight.unit]);
     flight.work.wait();
   }
-  store_mean(flight.unit, flight.any, flight.part, scale_);
+  store_mean(flight.unit, flight.any, flight.own.defined() ? flight.own : flight.part, scale_);
   buffers_.give_back(std::move(flight.part));
+  if (flight.own.defined()) buffers_.give_back(std::move(flight.own));
   flights_.pop_front();
 }
 

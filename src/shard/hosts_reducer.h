@@ -36,12 +36,14 @@ class HostsReducer final : public SharedReducer {
   struct Flight {
     std::size_t unit;
     GradientFlags any;  // which parameters have a gradient on any rank
-    at::Tensor part;    // of the mean, what this rank owns
-    comm::Work work;    // the last member: ends before the buffer does
+    at::Tensor part;    // of the mean, what this rank holds
+    at::Tensor own;     // and what it updates, where replicas divide that
+    comm::Work work;    // the last member: ends before the buffers do
   };
 
   GradientFlags flags_here(std::size_t unit) const;
   void start(std::size_t unit, GradientFlags any);
+  void average(Flight& flight);
   void finish_first();
 
   comm::Mesh mesh_;

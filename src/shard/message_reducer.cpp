@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -29,8 +30,6 @@ at::Tensor run_of(const at::Tensor& buffer, std::int64_t offset, std::int64_t el
                   at::ScalarType dtype) {
   return at::from_blob(memory_of(buffer) + offset, {elements}, dtype);
 }
-
-std::int64_t own_bytes_of(const FlatUnit& unit) { return unit.own.size() * unit.element_bytes(); }
 
 }  // namespace
 
@@ -134,12 +133,17 @@ void MessageReducer::start_bucket() {
   Flight flight{.units = std::exchange(bucket_, {}),
                 .whole = {},
                 .part = {},
+                .own = {},
                 .on_last_level = mesh_.replicate->size() == 1 || options_.hook != nullptr,
                 .work = {}};
   bucket_bytes_ = 0;
   flight.whole = gather_up(flight.units);
   const bool replicated = units_[flight.units.front().unit].replicated();
-  if (!replicated) flight.part = buffers_.take(own_bytes(flight));
+  if (!replicated) {
+    std::int64_t held = 0;
+    for (const Complete& complete : flight.units) held += units_[complete.unit].held_bytes();
+    flight.part = buffers_.take(held);
+  }
   const std::vector<std::int64_t> counts =
       replicated ? std::vector<std::int64_t>() : counts_of(flight.units);
   flight.work = options_.hook ? call_hook(flight, counts) : start(flight, counts);
@@ -149,14 +153,15 @@ void MessageReducer::start_bucket() {
     UnitReduction& count = counts_[complete.unit];
     ++count.reductions;
     count.bytes_read += replicated ? all_reduce_bytes(*mesh_.shard, flat.layout.flat_bytes())
-                                   : (mesh_.shard->size() - 1) * own_bytes_of(flat);
+                                   : (mesh_.shard->size() - 1) * flat.held_bytes();
   }
   ++collectives_;
   flights_.push_back(std::move(flight));
 }
 
 // The gradients of the units in the order in which they travel: those of one as they are, those of
-// several rank after rank, so that what a rank gets is one run.
+// several rank after rank, and of a rank replica after replica where they divide updates, so that
+// what a rank gets is one run.
 at::Tensor MessageReducer::gather_up(const std::vector<Complete>& units) {
   if (units.size() == 1) return units.front().whole;
   std::int64_t bytes = 0;
@@ -170,12 +175,9 @@ at::Tensor MessageReducer::gather_up(const std::vector<Complete>& units) {
     std::memcpy(to, memory_of(complete.whole) + elements.begin * size, count);
     to += count;
   };
-  const bool replicated = units_[units.front().unit].replicated();
-  for (int rank = 0; rank < (replicated ? 1 : mesh_.shard->size()); ++rank) {
-    for (const Complete& complete : units) {
-      const layout::UnitLayout& layout = units_[complete.unit].layout;
-      append(complete, replicated ? layout::Range{0, layout.flat_size()} : layout.slice(rank));
-    }
+  const std::size_t pieces = units_[units.front().unit].pieces.size();
+  for (std::size_t piece = 0; piece < pieces; ++piece) {
+    for (const Complete& complete : units) append(complete, units_[complete.unit].pieces[piece]);
   }
   for (const Complete& complete : units) buffers_.give_back(complete.whole);
   return packed;
@@ -230,22 +232,43 @@ comm::OpTag MessageReducer::tag_of(const Flight& flight) const {
   return {std::move(names), static_cast<std::int64_t>(round_)};
 }
 
-std::int64_t MessageReducer::own_bytes(const Flight& flight) const {
-  std::int64_t bytes = 0;
-  for (const Complete& complete : flight.units) bytes += own_bytes_of(units_[complete.unit]);
-  return bytes;
+bool MessageReducer::is_divided(const Flight& flight) const {
+  return units_[flight.units.front().unit].divided();
+}
+
+// Elements that each replica updates of what this rank holds.
+std::vector<std::int64_t> MessageReducer::counts_of_parts(const Flight& flight) const {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(mesh_.replicate->size()), 0);
+  for (const Complete& complete : flight.units) {
+    const std::span<const layout::Range> pieces =
+        units_[complete.unit].pieces_of(mesh_.shard->rank());
+    for (std::size_t part = 0; part < pieces.size(); ++part) counts[part] += pieces[part].size();
+  }
+  return counts;
 }
 
 void MessageReducer::start_last_level(Flight& flight) {
   flight.on_last_level = true;
   const layout::UnitLayout& layout = units_[flight.units.front().unit].layout;
   const at::Tensor& result = flight.result();
-  flight.work = mesh_.replicate->all_reduce(
-      {memory_of(result), result.numel() / layout.element_bytes(), layout.dtype()},
-      comm::ReduceOp::kMean, tag_of(flight));
+  const comm::Buffer buffer{memory_of(result), result.numel() / layout.element_bytes(),
+                            layout.dtype()};
+  const bool divided = is_divided(flight);
+  if (divided) {
+    const std::vector<std::int64_t> counts = counts_of_parts(flight);
+    const std::int64_t mine = counts[static_cast<std::size_t>(mesh_.replicate->rank())];
+    flight.own = buffers_.take(mine * layout.element_bytes());
+    flight.work =
+        mesh_.replicate->reduce_scatter(buffer, {memory_of(flight.own), mine, layout.dtype()},
+                                        comm::ReduceOp::kMean, counts, tag_of(flight));
+  } else {
+    flight.work = mesh_.replicate->all_reduce(buffer, comm::ReduceOp::kMean, tag_of(flight));
+  }
   for (const Complete& complete : flight.units) {
+    const FlatUnit& flat = units_[complete.unit];
     counts_[complete.unit].bytes_read +=
-        all_reduce_bytes(*mesh_.replicate, own_bytes_of(units_[complete.unit]));
+        divided ? (mesh_.replicate->size() - 1) * flat.own.size() * flat.element_bytes()
+                : all_reduce_bytes(*mesh_.replicate, flat.held_bytes());
   }
 }
 
@@ -295,12 +318,19 @@ void MessageReducer::wait_for(Flight& flight) {
 }
 
 void MessageReducer::store(const Flight& flight) {
+  const at::Tensor& from = flight.own.defined() ? flight.own : flight.result();
   std::int64_t offset = 0;
+  if (is_divided(flight) && !flight.own.defined()) {  // a hook gives all that this rank holds
+    const std::vector<std::int64_t> counts = counts_of_parts(flight);
+    const std::int64_t before =
+        std::accumulate(counts.begin(), counts.begin() + mesh_.replicate->rank(), std::int64_t{0});
+    offset = before * units_[flight.units.front().unit].element_bytes();
+  }
   for (const Complete& complete : flight.units) {
     const FlatUnit& flat = units_[complete.unit];
-    store_mean(complete.unit, complete.any,
-               run_of(flight.result(), offset, flat.own.size(), flat.dtype()), scale_);
-    offset += own_bytes_of(flat);
+    store_mean(complete.unit, complete.any, run_of(from, offset, flat.own.size(), flat.dtype()),
+               scale_);
+    offset += flat.own.size() * flat.element_bytes();
   }
 }
 
@@ -310,6 +340,7 @@ void MessageReducer::end(Flight flight) {
   }
   buffers_.give_back(std::move(flight.whole));
   if (flight.part.defined()) buffers_.give_back(std::move(flight.part));
+  if (flight.own.defined()) buffers_.give_back(std::move(flight.own));
 }
 
 }  // namespace fullshard::shard

@@ -61,7 +61,8 @@ class MessageReducer final : public GradientReducer {
   struct Flight {
     std::vector<Complete> units;
     at::Tensor whole;  // gradients of all of them; those of several lie rank after rank
-    at::Tensor part;   // of the mean, what this rank owns; undefined where it is all of `whole`
+    at::Tensor part;   // of the mean, what this rank holds; undefined where it is all of `whole`
+    at::Tensor own;    // and what it updates, where replicas divide that; the last level makes it
     bool on_last_level;
     comm::Work work;  // the last member: ends before the buffers do
     const at::Tensor& result() const { return part.defined() ? part : whole; }
@@ -76,7 +77,8 @@ class MessageReducer final : public GradientReducer {
   comm::Work start(const Flight& flight, const std::vector<std::int64_t>& counts) const;
   comm::Work call_hook(const Flight& flight, const std::vector<std::int64_t>& counts) const;
   comm::OpTag tag_of(const Flight& flight) const;
-  std::int64_t own_bytes(const Flight& flight) const;
+  bool is_divided(const Flight& flight) const;
+  std::vector<std::int64_t> counts_of_parts(const Flight& flight) const;
   void start_last_level(Flight& flight);
   void use_replicas_now();
   void advance(bool wait);

@@ -19,9 +19,7 @@ namespace {
 
 constexpr std::int64_t kAlignment = 64;  // bytes
 
-std::int64_t slice_bytes(const FlatUnit& unit) {
-  return round_up(unit.own.size() * unit.element_bytes(), kAlignment);
-}
+std::int64_t slice_bytes(const FlatUnit& unit) { return round_up(unit.held_bytes(), kAlignment); }
 
 std::byte* memory_of(const at::Tensor& buffer) {
   return static_cast<std::byte*>(buffer.mutable_data_ptr());
@@ -61,7 +59,7 @@ PrivateUnitMemory::PrivateUnitMemory(const comm::Mesh& mesh, std::vector<FlatUni
   own_ = at::zeros({bytes}, at::kByte);
   std::byte* memory = memory_of(own_);
   for (FlatUnit& unit : units_) {
-    unit.own_memory = memory;
+    unit.held_memory = memory;
     memory += slice_bytes(unit);
     if (options.from_rank0) {
       store_rank0s(*mesh.all, unit);
@@ -76,8 +74,8 @@ void PrivateUnitMemory::store_rank0s(comm::Group& all, const FlatUnit& unit) {
   if (all.rank() == 0) store_whole(unit, memory_of(whole));
   all.broadcast({memory_of(whole), unit.layout.flat_size(), unit.layout.dtype()}, 0, {unit.name, 0})
       .wait();
-  const auto bytes = static_cast<std::size_t>(unit.own.size() * unit.element_bytes());
-  std::memcpy(unit.own_memory, memory_of(whole) + unit.own.begin * unit.element_bytes(), bytes);
+  copy_bytes(unit.held_memory, memory_of(whole) + unit.held.begin * unit.element_bytes(),
+             unit.held_bytes());
   buffers_.give_back(std::move(whole));
 }
 
@@ -100,7 +98,7 @@ void PrivateUnitMemory::start(std::span<const int> units, std::int64_t version) 
 }
 
 std::byte* PrivateUnitMemory::gather(std::size_t unit, std::int64_t version) {
-  if (units_[unit].replicated()) return units_[unit].own_memory;
+  if (units_[unit].replicated()) return units_[unit].held_memory;
   const std::array<int, 1> alone{static_cast<int>(unit)};
   start(alone, version);
   land(unit);
@@ -149,7 +147,7 @@ comm::Group& PrivateUnitMemory::group_of(const Flight& flight) const {
 }
 
 const std::byte* PrivateUnitMemory::own_piece(std::size_t unit, bool resharded) const {
-  return resharded ? memory_of(gathered_[unit].piece) : units_[unit].own_memory;
+  return resharded ? memory_of(gathered_[unit].piece) : units_[unit].held_memory;
 }
 
 layout::Range PrivateUnitMemory::piece_of(std::size_t unit, int rank, bool resharded) const {

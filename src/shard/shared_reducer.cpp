@@ -229,26 +229,25 @@ void SharedReducer::reduce(std::size_t unit) {
     const bool accumulate = holds_gradient(unit, i);
     if (!accumulate) attach(unit, i);
     std::byte* memory = own_[unit].memory();
-    reduce_own(unit, i, memory + flat.own_offset(i) * flat.element_bytes(), accumulate);
+    reduce_range(unit, i, flat.own_range(i), memory + flat.own_offset(i) * flat.element_bytes(),
+                 accumulate);
   }
   post_consumed(unit);
 }
 
-void SharedReducer::reduce_own(std::size_t unit, std::size_t parameter, std::byte* out,
-                               bool accumulate) {
-  const FlatUnit& flat = units_[unit];
-  const layout::Range owned = flat.own_range(parameter);
-  if (owned.empty()) return;
-  const base::DType dtype = flat.layout.dtype();
+void SharedReducer::reduce_range(std::size_t unit, std::size_t parameter, layout::Range range,
+                                 std::byte* out, bool accumulate) {
+  if (range.empty()) return;
+  const base::DType dtype = units_[unit].layout.dtype();
   const bool mean = divide_factor_ == 0;
   const comm::ReduceOp op = mean ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
   const double scale = mean ? 1 : 1 / divide_factor_;
   at::Tensor zeros;
-  collect_parts(unit, parameter, owned, zeros);
+  collect_parts(unit, parameter, range, zeros);
   if (accumulate) {
-    comm::add_reduced_parts(parts_, dtype, out, dtype, owned.size(), op, scale);
+    comm::add_reduced_parts(parts_, dtype, out, dtype, range.size(), op, scale);
   } else {
-    comm::reduce_parts_to(parts_, dtype, out, dtype, owned.size(), op, scale);
+    comm::reduce_parts_to(parts_, dtype, out, dtype, range.size(), op, scale);
   }
 }
 

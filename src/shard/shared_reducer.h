@@ -51,8 +51,9 @@ class SharedReducer : public GradientReducer {
   void wait_until_ready(std::size_t unit);
   /// Whether any rank has a gradient; for units that are ready.
   bool anyone_has(std::size_t unit, std::size_t parameter) const;
-  /// Writes what this rank owns of a parameter's reduced gradient to `out`, or adds it there.
-  void reduce_own(std::size_t unit, std::size_t parameter, std::byte* out, bool accumulate);
+  /// Writes a range of a parameter's reduced gradient to `out`, or adds it there.
+  void reduce_range(std::size_t unit, std::size_t parameter, layout::Range range, std::byte* out,
+                    bool accumulate);
   /// This rank reads the unit's gradients no more.
   void post_consumed(std::size_t unit) {
     board_->post(consumed_ + unit, round_, "reduce_scatter", tag_of(unit));

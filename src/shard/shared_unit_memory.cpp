@@ -38,7 +38,7 @@ void SharedUnitMemory::allocate(const comm::Mesh& mesh) {
   for (FlatUnit& unit : units_) {
     std::byte*& memory = unit.replicated() ? private_memory : shared_memory;
     whole_.push_back(memory);
-    unit.own_memory = memory + unit.own.begin * unit.element_bytes();
+    unit.held_memory = memory + unit.held.begin * unit.element_bytes();
     memory += round_up(unit.layout.flat_bytes(), kPage);
   }
 }
@@ -58,7 +58,7 @@ void SharedUnitMemory::store_rank0s(const comm::Mesh& mesh, std::size_t index) c
 
 std::int64_t SharedUnitMemory::gathered_bytes(std::size_t index, std::int64_t gathers) const {
   const FlatUnit& unit = units_[index];
-  return gathers * (unit.layout.flat_bytes() - unit.own.size() * unit.element_bytes());
+  return gathers * (unit.layout.flat_bytes() - unit.held_bytes());
 }
 
 }  // namespace fullshard::shard

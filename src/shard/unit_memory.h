@@ -21,7 +21,7 @@ struct UnitMemoryOptions {
 /// The memory of all units on one rank: its own slices, and units as a whole while they are needed.
 class UnitMemory {
  public:
-  /// Collective. Sets `own_memory` of every unit and fills it from the parameters as they were
+  /// Collective. Sets `held_memory` of every unit and fills it from the parameters as they were
   /// found. `units` must outlive the object.
   static std::unique_ptr<UnitMemory> make(const comm::Mesh& mesh, std::vector<FlatUnit>& units,
                                           const UnitMemoryOptions& options);

@@ -98,6 +98,7 @@ shard::FullyShardOptions random_sharding(Random& random, const Case& run, const 
   options.backward_prefetch = random.of(std::vector{0, 0, 1, 2});
   options.limit_all_gathers = !random.one_in(4);
   options.gather_bucket_bytes = random.of(std::vector{0, 0, 512, 4096});
+  if (run.replicate > 1) options.shard_optimizer_over_replicas = random.one_in(2);
   return options;
 }
 
@@ -200,8 +201,9 @@ std::string to_string(const Case& run) {
                                                 "RMSprop", "Adagrad", "fused AdamW"};
   const shard::FullyShardOptions& options = run.sharding;
   std::string text = fmt::format(
-      "seed {}: {} ranks, replicate {}, {}, units {}\n  net: {}\n", run.seed, run.ranks,
-      run.replicate, name_of(options.sharding_strategy), to_string(run.wrap), to_string(run.net));
+      "seed {}: {} ranks, replicate {}{}, {}, units {}\n  net: {}\n", run.seed, run.ranks,
+      run.replicate, options.shard_optimizer_over_replicas ? " dividing updates" : "",
+      name_of(options.sharding_strategy), to_string(run.wrap), to_string(run.net));
   for (const ParameterRule& rule : options.rules) {
     text += fmt::format("  rule {}: {}, atom {}, group {}{}{}\n", rule.pattern,
                         rule.strategy ? name_of(*rule.strategy) : "-",

@@ -127,6 +127,13 @@ struct FullyShardOptions {
   /// stay gathered until their backward is done. Sharing a host's memory, only 1 has an effect.
   int reshard_after_forward = 0;
 
+  /// On a mesh with replicas: each rank updates only its part of the shard that it has in common
+  /// with its replicas, so that gradients after reduction and optimizer state are divided over all
+  /// ranks. Parameters stay as they are, divided over the shard group. Costs a gather of the
+  /// updated parts among replicas after each update, where there was an all_reduce of gradients and
+  /// is now a reduce_scatter. Default: off, every replica updates the same.
+  bool shard_optimizer_over_replicas = false;
+
   /// Gradients are divided by this before they travel and multiplied by it afterwards, so that
   /// those of many ranks stay inside the range of a 16-bit type whatever adds them up. What is here
   /// adds in fp32 before it rounds (comm::ReduceOp) and does not need it; a communication hook may.
