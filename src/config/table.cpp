@@ -188,6 +188,11 @@ void add_parallelism(Rows& rows) {
       "ranks do not share memory; 0 = all; 1 = units stay whole",
       at_least(0)));
   rows.push_back(row(
+      "parallelism.shard_optimizer_over_replicas",
+      [](auto& c) -> auto& { return c.parallelism.shard_optimizer_over_replicas; }, "",
+      "divide gradients and optimizer state over all ranks, not only over those that share one set "
+      "of parameters; saves memory, costs a gather of updates between the sets"));
+  rows.push_back(row(
       "parallelism.forward_prefetch",
       [](auto& c) -> auto& { return c.parallelism.forward_prefetch; }, "units",
       "units gathered ahead in forward; -1 = 1 where gathering moves bytes, else 0", at_least(-1)));

@@ -51,6 +51,7 @@ shard::FullyShardOptions shard_options(const config::TrainConfig& config) {
   if (parallelism.forward_prefetch >= 0) options.forward_prefetch = parallelism.forward_prefetch;
   if (parallelism.backward_prefetch >= 0) options.backward_prefetch = parallelism.backward_prefetch;
   options.reshard_after_forward = parallelism.reshard_after_forward;
+  options.shard_optimizer_over_replicas = parallelism.shard_optimizer_over_replicas;
   options.gather_bucket_bytes = config.comm.allgather_bucket_size;
   options.reduce_bucket_bytes = config.comm.reduce_scatter_bucket_size;
   options.gradient_predivide_factor = config.comm.gradient_predivide_factor;

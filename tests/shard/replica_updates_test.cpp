@@ -70,9 +70,9 @@ TEST(ReplicaUpdates, WithoutSharedMemory) {
 TEST(ReplicaUpdates, BetweenHosts) {
   const TrainOptions options{.steps = 3, .max_norm = 0.5};
   const StateDict expected = testing::train_reference(kTask, options);
-  testing::run_on_hosts(2, 2, [&](comm::World& world, const comm::Mesh& mesh) {
+  testing::run_on_hosts(2, 2, [&](comm::World& world) {
     const auto model = kTask.build();
-    const auto sharded = fully_shard(model, mesh, divided());
+    const auto sharded = fully_shard(model, world.mesh({.replicate = 2}), divided());
     testing::train_steps(*model, sharded, world, kTask, options);
     testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
   });

@@ -89,6 +89,8 @@ def test_every_arrangement_of_ranks_trains_alike(runs):
     hybrid = ["--parallelism.sharding_strategy", "HYBRID_SHARD",
               "--parallelism.data_parallel_replicate_degree", "2"]
     assert losses("hybrid.jsonl", *hybrid) == pytest.approx(expected, rel=1e-5)
+    divided = [*hybrid, "--parallelism.shard_optimizer_over_replicas", "true"]
+    assert losses("divided.jsonl", *divided) == pytest.approx(expected, rel=1e-5)
     optimizer = ["--parallelism.sharding_strategy", "SHARD_OPTIMIZER_ONLY"]
     assert losses("optimizer.jsonl", *optimizer) == pytest.approx(expected, rel=1e-5)
     messages = ["--comm.backend", "gloo", "--comm.allgather_bucket_size", "4000000",

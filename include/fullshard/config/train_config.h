@@ -92,6 +92,7 @@ struct ParallelismConfig {
   std::int64_t min_unit_params = 100'000;
   int data_parallel_replicate_degree = 1;
   int reshard_after_forward = 0;
+  bool shard_optimizer_over_replicas = false;
   int forward_prefetch = -1;  ///< -1 = as fits the backend
   int backward_prefetch = -1;
   std::int64_t max_unsharded_bytes = 0;  ///< 0 = no limit
