@@ -9,7 +9,7 @@ namespace fullshard::trainer {
 std::string grouped(std::int64_t number) {
   std::string digits = fmt::format("{}", number);
   const std::size_t first = digits.front() == '-' ? 1 : 0;
-  for (std::size_t i = digits.size(); i > first + 3; i -= 3) digits.insert(i - 3, ",");
+  for (std::size_t i = digits.size(); i > first + 3; i -= 3) digits.insert(i - 3, 1, ',');
   return digits;
 }
 

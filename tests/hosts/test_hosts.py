@@ -100,7 +100,11 @@ def test_a_host_that_is_cut_off_is_named_when_the_deadline_passes(make):
 def test_an_interface_that_cannot_be_reached_is_an_error(make):
     with make(2) as these:
         where = these.unreachable(1)
+        began = time.monotonic()
         job = these.start(RANK, ["collectives", 2, SHORT], [0, 1],
                           lambda rank: where if rank == 1 else {})  # fmt: skip
         for error in errors(job, [0, 1]).values():
             assert error["error"] in ("timeout", "peer lost", "configuration"), error
+            if these.kind == "namespaces":
+                assert "rank 1 at 10.99.0.1" in error["text"], error
+        assert time.monotonic() - began < 3 * SHORT

@@ -5,15 +5,19 @@
 #include "comm/c10d/gloo_backend.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "fullshard/base/error.h"
+#include "fullshard/base/text.h"
 #include "rendezvous/c10d_store.h"
 
 namespace fullshard::comm::c10d {
@@ -30,28 +34,58 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
+// c10d adds times to the time of day, so endless will not do, and no time at all is endless.
+base::Duration limited(base::Duration timeout) {
+  return std::clamp<base::Duration>(timeout, std::chrono::milliseconds(1),
+                                    std::chrono::hours(24 * 365));
+}
+
+// Gloo waits five times as long as it is told for a connection (Pair::waitUntil in its
+// transport/tcp/pair.h), but no longer than that for the store, which counts where time is short.
+std::chrono::milliseconds time_for_gloo(base::Duration timeout) {
+  constexpr base::Duration kForTheStore = std::chrono::seconds(1);
+  return std::chrono::ceil<std::chrono::milliseconds>(
+      limited(std::max(timeout / 5, std::min(timeout, kForTheStore))));
+}
+
+// Waits for all ranks, and says which of them listen where. The store may be gone with its rank
+// when connecting has failed.
+std::string listeners(const rendezvous::Store& store, const std::string& own, int rank, int size,
+                      base::Deadline deadline) {
+  const auto key_of = [](int of) { return fmt::format("address/{}", of); };
+  store.set(key_of(rank), own);
+  std::map<std::string, std::vector<int>> ranks_at;
+  for (int other = 0; other < size; ++other) {
+    ranks_at[store.get(key_of(other), limited(deadline.remaining()))].push_back(other);
+  }
+  std::vector<std::string> places;
+  for (const auto& [address, ranks] : ranks_at) {
+    places.push_back(fmt::format("{} at {}", base::name_ranks(ranks), address));
+  }
+  return fmt::format("{}", fmt::join(places, ", "));
+}
+
 std::unique_ptr<Link> connect(const std::shared_ptr<::gloo::transport::Device>& device,
-                              const rendezvous::Store& store, int rank, int size,
-                              base::Duration timeout) {
+                              const std::string& address, const rendezvous::Store& store, int rank,
+                              int size, base::Duration timeout) {
   const auto deadline = base::Deadline::after(timeout);
+  const std::string places = listeners(store, address, rank, size, deadline);
   const NoSigpipeScope no_sigpipe;
-  // Gloo adds it to the time of day, so endless will not do, and no time at all is endless.
-  const auto limited = std::clamp<base::Duration>(timeout, std::chrono::milliseconds(1),
-                                                  std::chrono::hours(24 * 365));
-  auto options = Gloo::Options::create(std::chrono::ceil<std::chrono::milliseconds>(limited));
+  auto options = Gloo::Options::create(time_for_gloo(deadline.remaining()));
   options->devices.push_back(device);
   options->threads = 1;  // for collectives of its own, which are not used
   try {
     return std::make_unique<Link>(c10::make_intrusive<Gloo>(
         rendezvous::StoreAccess::c10d_store(store), rank, size, std::move(options)));
   } catch (const std::exception& error) {
-    const std::string reason = first_line(error);
-    if (deadline.passed()) {
-      throw Error(ErrorCode::kTimeout,
-                  fmt::format("connecting {} ranks timed out after {:.3g} s: {}", size,
-                              base::seconds(timeout), reason));
-    }
-    throw Error(ErrorCode::kPeerLost, fmt::format("cannot connect {} ranks: {}", size, reason));
+    const bool late = deadline.passed();
+    const std::string what = late ? fmt::format("connecting {} ranks timed out after {:.3g} s",
+                                                size, base::seconds(timeout))
+                                  : fmt::format("cannot connect {} ranks", size);
+    throw Error(late ? ErrorCode::kTimeout : ErrorCode::kPeerLost,
+                fmt::format("{} ({}). They listen: {}. For another network set comm.interface or "
+                            "GLOO_SOCKET_IFNAME",
+                            what, first_line(error), places));
   }
 }
 
@@ -66,8 +100,9 @@ ConnectRanks gloo_over_tcp(const std::string& address) {
     throw Error(ErrorCode::kConfiguration, fmt::format("Gloo cannot listen at the address {}: {}",
                                                        address, first_line(error)));
   }
-  return [device](const rendezvous::Store& store, int rank, int size, base::Duration timeout) {
-    return connect(device, store, rank, size, timeout);
+  return [device, address](const rendezvous::Store& store, int rank, int size,
+                           base::Duration timeout) {
+    return connect(device, address, store, rank, size, timeout);
   };
 }
 
