@@ -15,8 +15,9 @@ endif()
 
 add_library(fullshard_flags INTERFACE)
 target_compile_options(fullshard_flags INTERFACE -Wall -Wextra -Wconversion -Wshadow -Werror
-  # g++ counts members that a designated initializer leaves to their default.
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-missing-field-initializers>)
+  # g++ counts members that a designated initializer leaves to their default, and reads GoogleTest's
+  # assertions as an if without braces.
+  "$<$<CXX_COMPILER_ID:GNU>:-Wno-missing-field-initializers;-Wno-dangling-else>")
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   target_compile_options(fullshard_flags INTERFACE -Wthread-safety)
   add_compile_options(-Xclang -fno-pch-timestamp)

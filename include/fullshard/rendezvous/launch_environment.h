@@ -53,11 +53,6 @@ struct LaunchEnvironment {
   /// One line that says what was found and where, for a log.
   std::string describe() const;
 
-  /// Which of a host's `devices`, which all its ranks see alike, is this rank's: the one numbered
-  /// as its local rank. Throws base::Error kConfiguration, naming ranks and devices, when the host
-  /// has more ranks than devices; all of its ranks do then.
-  int device(int devices) const;
-
   /// Returns the variable's value, or null when it is not set.
   using Lookup = std::function<const char*(const char* name)>;
 

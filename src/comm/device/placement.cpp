@@ -9,8 +9,8 @@
 namespace fullshard::comm::device {
 
 int choose_device(LocalPlace place, int devices, bool restricted) {
-  if (place.rank < devices) return place.rank;
   if (devices == 1 && restricted) return 0;
+  if (place.size <= devices) return place.rank;
   throw base::Error(
       base::ErrorCode::kConfiguration,
       fmt::format("this is rank {} of {} on its host, and {} GPU{} visible to it; start at most "

@@ -166,16 +166,6 @@ LaunchEnvironment LaunchEnvironment::read(const LaunchFlags& flags) {
   return read([](const char* name) { return static_cast<const char*>(std::getenv(name)); }, flags);
 }
 
-int LaunchEnvironment::device(int devices) const {
-  if (local_world_size > devices) {
-    fail(
-        fmt::format("this host has {} ranks and {} devices, and each rank needs a device of its "
-                    "own; start at most {} ranks on it, or make more devices visible to them",
-                    local_world_size, devices, devices));
-  }
-  return local_rank;
-}
-
 std::string LaunchEnvironment::describe() const {
   std::string text;
   for (const Source& source : sources) {

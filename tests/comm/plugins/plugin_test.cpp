@@ -1,6 +1,7 @@
 // Finding, loading and checking the GPU plugin, with small ones made for it, and the real one where
 // it was built.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -82,27 +83,28 @@ TEST(Plugin, TheRealOneLoadsWithAllItsLibrariesAndCountsGpus) {
 }
 #endif
 
-TEST(Placement, RanksOfAHostTakeOneGpuEach) {
+TEST(Placement, M11_EachRankOfAHostTakesItsOwnGpu) {
   for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(device::choose_device({rank, 4}, 4, false), rank);
     EXPECT_EQ(device::choose_device({rank, 4}, 8, false), rank);
   }
+  EXPECT_EQ(device::choose_device({3, 4}, 1, true), 0);  // the launcher gave it this one
 }
 
-TEST(Placement, ASingleGpuGivenByTheLauncherIsTheRanksOwn) {
-  EXPECT_EQ(device::choose_device({3, 4}, 1, true), 0);
-}
-
-TEST(Placement, ARankWithoutAGpuIsAnErrorAndNeverSharesOne) {
-  for (const bool restricted : {false, true}) {
-    const auto error = expect_error(ErrorCode::kConfiguration, [&] {
-      device::choose_device({2, 4}, 2, restricted);
-    });
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 2 of 4 on its host, and 2 GPUs are visible"),
-                                    HasSubstr("at most one rank a GPU")));
+TEST(Placement, M11_WithFewerGpusThanRanksEveryRankOfTheHostFails) {
+  for (const int rank : {0, 1, 3}) {
+    for (const bool restricted : {false, true}) {
+      const auto error = expect_error(ErrorCode::kConfiguration, [&] {
+        device::choose_device({rank, 4}, 2, restricted);
+      });
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr(fmt::format("rank {} of 4 on its host", rank)),
+                        HasSubstr("2 GPUs are visible"), HasSubstr("at most one rank a GPU")));
+    }
   }
   EXPECT_THAT(expect_error(ErrorCode::kConfiguration,
                            [] {
-                             device::choose_device({1, 2}, 1, false);
+                             device::choose_device({0, 2}, 1, false);
                            })
                   .what(),
               HasSubstr("1 GPU is visible"));
