@@ -147,6 +147,35 @@ std::string table(const StepReport& report, const char* heading,
   return render_table(rows);
 }
 
+// What kept sharded training from computing; nothing where nothing was to communicate.
+std::string exposure_table(const StepReport& report) {
+  constexpr std::size_t kShown = 4;
+  const Measured& sharded = find(report, kSharded);
+  const StepDetails* details = details_of(sharded);
+  if (!details || !details->counters || details->counters->units.empty()) return "";
+  const auto over = [&](double StepCounters::*field) {
+    std::vector<double> seconds;
+    for (const StepRun& run : sharded.runs) {
+      seconds.push_back((*run.result.details->counters).*field);
+    }
+    return median(seconds);
+  };
+  const double step = median(over_runs(sharded, &StepResult::step_seconds));
+  std::vector<Row> rows = {{"exposed", "ms a step", "of the step"}};
+  const auto add = [&](std::string name, double seconds) {
+    rows.push_back(
+        {std::move(name), fmt::format("{:.1f}", 1e3 * seconds), percent(seconds / step)});
+  };
+  add("all", over(&StepCounters::exposed_seconds));
+  add("of that adding gradients", over(&StepCounters::reduction_seconds));
+  std::vector<UnitExposure> units = details->counters->units;
+  std::ranges::stable_sort(units, std::ranges::greater{}, &UnitExposure::seconds);
+  for (std::size_t u = 0; u < std::min(kShown, units.size()); ++u) {
+    add(fmt::format("unit {}", units[u].name), units[u].seconds);
+  }
+  return render_table(rows) + "\n";
+}
+
 std::string ratio_table(const StepReport& report) {
   std::vector<Row> rows = {{"sharded against", "speed", "lowest-highest", "each pair"}};
   for (const SpeedRatio& ratio : speed_ratios(report)) {
@@ -243,12 +272,12 @@ std::optional<double> exposed_share(const Measured& contender) {
 
 std::string report_text(const StepReport& report) {
   return fmt::format(
-      "{}\n{}\n{}\n{}\n"
+      "{}\n{}\n{}\n{}\n{}"
       "Plain and sharded training agree: losses and gradient norm differ by at most {:.1e}, "
       "relative.\n{}{}",
       heading(report), table(report, "speed", speed_columns()), ratio_table(report),
-      table(report, "memory", memory_columns()), report.largest_difference, failures(report),
-      noise_warning(report));
+      table(report, "memory", memory_columns()), exposure_table(report), report.largest_difference,
+      failures(report), noise_warning(report));
 }
 
 std::string step_columns_help() {
@@ -257,7 +286,12 @@ std::string step_columns_help() {
          described(speed_columns()) +
          "\nRatios compare the two runs of each round, so that what slows the machine for a while\n"
          "slows both sides. Columns of the table of memory:\n" +
-         described(memory_columns());
+         described(memory_columns()) +
+         "The last table says what was exposed in sharded training: on the rank that lost most "
+         "(all,\n"
+         "and of that adding up gradients, which is work and not waiting), and of the last run "
+         "the\n"
+         "units that kept ranks longest, mean over ranks.\n";
 }
 
 }  // namespace fullshard::bench

@@ -14,15 +14,27 @@ namespace {
 using Json = nlohmann::json;
 
 Json json_of(const StepCounters& counters) {
+  Json units = Json::array();
+  for (const UnitExposure& unit : counters.units) {
+    units.push_back({{"name", unit.name}, {"exposed_s", unit.seconds}});
+  }
   return {{"exposed_s", counters.exposed_seconds},
+          {"reduction_s", counters.reduction_seconds},
+          {"units", std::move(units)},
           {"peak_unsharded_bytes", counters.peak_unsharded_bytes},
           {"peak_unreduced_gradient_bytes", counters.peak_unreduced_gradient_bytes}};
 }
 
 StepCounters counters_of(const Json& json) {
+  std::vector<UnitExposure> units;
+  for (const Json& unit : json.at("units")) {
+    units.push_back({.name = unit.at("name"), .seconds = unit.at("exposed_s")});
+  }
   return {.exposed_seconds = json.at("exposed_s"),
+          .reduction_seconds = json.at("reduction_s"),
           .peak_unsharded_bytes = json.at("peak_unsharded_bytes"),
-          .peak_unreduced_gradient_bytes = json.at("peak_unreduced_gradient_bytes")};
+          .peak_unreduced_gradient_bytes = json.at("peak_unreduced_gradient_bytes"),
+          .units = std::move(units)};
 }
 
 Json json_of(const StepDetails& details) {

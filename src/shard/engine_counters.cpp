@@ -36,6 +36,7 @@ Counters Engine::counters() const {
   sum.peak_unreduced_gradient_bytes = reducer_->peak_unreduced_bytes();
   sum.copied_gradient_bytes = reducer_->copied_bytes();
   sum.exposed_comm_seconds = gather_seconds() + reducer_->exposed_seconds();
+  sum.reduction_seconds = reducer_->reduction_seconds();
   return sum;
 }
 

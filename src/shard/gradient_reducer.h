@@ -96,6 +96,7 @@ class GradientReducer {
   std::int64_t gradient_bytes() const;
   double exposed_seconds() const { return exposed_seconds_; }
   double exposed_seconds(std::size_t unit) const { return unit_exposed_[unit]; }
+  double reduction_seconds() const { return reduction_seconds_; }
 
  protected:
   GradientReducer(std::vector<FlatUnit>& units, int rank);
@@ -138,6 +139,7 @@ class GradientReducer {
   std::vector<UnitReduction> counts_;
   std::vector<double> unit_exposed_;
   double exposed_seconds_ = 0;
+  double reduction_seconds_ = 0;  // of those, in which this rank added gradients up
   std::int64_t copied_bytes_ = 0;
 
  private:

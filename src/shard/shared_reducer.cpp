@@ -195,7 +195,6 @@ void SharedReducer::wait_until_ready(std::size_t unit) {
 void SharedReducer::finish_units() {
   for (const std::size_t unit : pending_) {
     wait_until_ready(unit);
-    const Stopwatch watch(unit_exposed_[unit]);
     reduce(unit);
   }
   pending_.clear();
@@ -222,6 +221,7 @@ bool SharedReducer::anyone_has(std::size_t unit) const {
 }
 
 void SharedReducer::reduce(std::size_t unit) {
+  const Stopwatch watch(unit_exposed_[unit]);
   if (anyone_has(unit)) ++counts_[unit].reductions;
   FlatUnit& flat = units_[unit];
   for (std::size_t i = 0; i < flat.parameters.size() && !is_direct(); ++i) {
@@ -242,6 +242,7 @@ void SharedReducer::reduce_range(std::size_t unit, std::size_t parameter, layout
   const bool mean = divide_factor_ == 0;
   const comm::ReduceOp op = mean ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
   const double scale = mean ? 1 : 1 / divide_factor_;
+  const Stopwatch watch(reduction_seconds_);
   at::Tensor zeros;
   collect_parts(unit, parameter, range, zeros);
   if (accumulate) {

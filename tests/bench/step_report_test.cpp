@@ -26,8 +26,10 @@ StepRun run(double tokens_per_second, bool ours, bool sharded) {
   if (ours) run.result.details = StepDetails{.parameters = 10'800'000, .torch = "2.11.0"};
   if (sharded) {
     run.result.details->counters = StepCounters{.exposed_seconds = 1 / tokens_per_second,
+                                                .reduction_seconds = 0.5 / tokens_per_second,
                                                 .peak_unsharded_bytes = 12 * kMiB,
-                                                .peak_unreduced_gradient_bytes = 7 * kMiB};
+                                                .peak_unreduced_gradient_bytes = 7 * kMiB,
+                                                .units = {{"blocks.0", 1e-4}, {"(root)", 1e-3}}};
   }
   return run;
 }
@@ -109,6 +111,15 @@ TEST(StepReport, JsonHoldsRunsMachineAndRatios) {
   EXPECT_EQ(sharded["runs"][2]["details"]["counters"]["peak_unsharded_bytes"], 12 * kMiB);
   EXPECT_EQ(sharded["runs"][2]["tok_s"], 125);
   EXPECT_FALSE(json["contenders"][2].contains("memory"));
+}
+
+TEST(StepReport, SaysWhatWasExposed) {
+  EXPECT_THAT(report_text(report()),
+              HasSubstr("  exposed                   ms a step  of the step\n"
+                        "  all                             4.0        1.0 %\n"
+                        "  of that adding gradients        2.0        0.5 %\n"
+                        "  unit (root)                     1.0        0.2 %\n"
+                        "  unit blocks.0                   0.1        0.0 %\n"));
 }
 
 TEST(StepReport, HelpDescribesEveryColumn) {

@@ -8,11 +8,19 @@
 
 namespace fullshard::bench {
 
+/// For how long a unit's gathers and reductions kept ranks from computing.
+struct UnitExposure {
+  std::string name;
+  double seconds = 0;  ///< a step: mean over ranks and measured steps
+};
+
 /// What the counters of the sharding engine said over the measured steps; the largest of all ranks.
 struct StepCounters {
-  double exposed_seconds = 0;  ///< a step: time in which a rank waited for others or reduced
+  double exposed_seconds = 0;    ///< a step: time in which a rank waited for others or reduced
+  double reduction_seconds = 0;  ///< a step: the part of it in which a rank added gradients up
   std::int64_t peak_unsharded_bytes = 0;           ///< a rank
   std::int64_t peak_unreduced_gradient_bytes = 0;  ///< a rank
+  std::vector<UnitExposure> units;                 ///< in the engine's order
 };
 
 /// What only our own runs tell; peers are not asked.

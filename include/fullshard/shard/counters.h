@@ -37,6 +37,8 @@ struct Counters {
   std::int64_t copied_gradient_bytes = 0;  ///< that autograd did not make where others can read
   std::int64_t staging_bytes = 0;          ///< private full copies made by unsharded scopes, now
   double exposed_comm_seconds = 0;  ///< time this rank waited for others or reduced gradients
+  /// The part of it that was work: adding up gradients where they are, in the memory of one host.
+  double reduction_seconds = 0;
   std::vector<UnitCounters> units;
 };
 

@@ -27,6 +27,7 @@ struct StepTimes {
   double optimizer = 0;
   double whole = 0;
   double exposed = 0;
+  double reduction = 0;
   double loss = 0;  ///< not a time, but averaged over ranks with them
 };
 
@@ -89,7 +90,10 @@ class Measurement {
 
   StepResult run() {
     for (int step = 0; step < spec_.steps; ++step) {
-      if (step == 1) trainee_->reset_peaks();
+      if (step == 1) {
+        trainee_->reset_peaks();
+        warm_ = trainee_->counters();
+      }
       times_.push_back(take_step(step));
     }
     return result();
@@ -98,7 +102,7 @@ class Measurement {
  private:
   StepTimes take_step(int step) {
     const Batch batch = batches_.next();
-    const double exposed_before = trainee_->counters().exposed_comm_seconds;
+    const shard::Counters before = trainee_->counters();
     const comm::OpTag tag{.unit = "", .step = step};
     StepTimes times;
     world_.group().barrier(tag);
@@ -112,7 +116,9 @@ class Measurement {
     times.optimizer = laps.next();
     world_.group().barrier(tag);  // the step ends when the slowest rank has ended it
     times.whole = laps.total();
-    times.exposed = trainee_->counters().exposed_comm_seconds - exposed_before;
+    const shard::Counters after = trainee_->counters();
+    times.exposed = after.exposed_comm_seconds - before.exposed_comm_seconds;
+    times.reduction = after.reduction_seconds - before.reduction_seconds;
     times.loss = loss.item<double>();
     return times;
   }
@@ -140,8 +146,23 @@ class Measurement {
         .wait();
     return StepCounters{
         .exposed_seconds = measured_median(over_ranks(&StepTimes::exposed, comm::ReduceOp::kMax)),
+        .reduction_seconds =
+            measured_median(over_ranks(&StepTimes::reduction, comm::ReduceOp::kMax)),
         .peak_unsharded_bytes = peaks[0],
-        .peak_unreduced_gradient_bytes = peaks[1]};
+        .peak_unreduced_gradient_bytes = peaks[1],
+        .units = exposure_by_unit(mine)};
+  }
+
+  std::vector<UnitExposure> exposure_by_unit(const shard::Counters& last) {
+    std::vector<UnitExposure> units;
+    for (std::size_t u = 0; u < last.units.size(); ++u) {
+      double seconds = last.units[u].exposed_seconds - warm_.units[u].exposed_seconds;
+      world_.group()
+          .all_reduce({&seconds, 1, base::DType::kFloat64}, comm::ReduceOp::kMean, {})
+          .wait();
+      units.push_back({.name = last.units[u].name, .seconds = seconds / (spec_.steps - 1)});
+    }
+    return units;
   }
 
   StepResult result() {
@@ -170,6 +191,7 @@ class Measurement {
   Batches batches_;
   std::unique_ptr<Trainee> trainee_;
   std::vector<StepTimes> times_;
+  shard::Counters warm_;  // after the step that warms up
   double grad_norm_ = 0;
 };
 
