@@ -26,8 +26,8 @@ using base::DType;
 // `out` may be one of the parts.
 constexpr std::int64_t kBlock = 256;
 
-// How far ahead of its use a part of a large reduction is asked for: the processor's own prefetching
-// ends with each page of 4 KiB.
+// How far ahead of its use a part of a large reduction is asked for: the processor's own
+// prefetching ends with each page of 4 KiB.
 constexpr std::size_t kAhead = std::size_t{16} << 10;
 constexpr std::size_t kLine = 64;
 

@@ -48,6 +48,8 @@ MemfdSegment::MemfdSegment(UniqueFd fd, std::size_t bytes, std::string_view purp
       mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd_.get(), 0);
   if (data == MAP_FAILED) throw refused("mapping", bytes, purpose);
   data_ = static_cast<std::byte*>(data);
+  // Where the administrator has set transparent_hugepage/shmem_enabled to "advise"; else in vain.
+  madvise(data_, mapped_, MADV_HUGEPAGE);
 }
 
 MemfdSegment::~MemfdSegment() { munmap(data_, mapped_); }
