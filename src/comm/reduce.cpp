@@ -4,13 +4,18 @@
 #include <immintrin.h>
 #endif
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <type_traits>
 
+#include "comm/crew.h"
 #include "comm/half.h"
 #include "comm/vector_instructions.h"
 #include "fullshard/base/check.h"
@@ -95,7 +100,8 @@ struct Finish {
 struct Job {
   std::span<const void* const> parts;
   void* out;
-  std::int64_t count;
+  std::int64_t begin;  // what is to be done of the elements
+  std::int64_t end;
   Finish finish;
 };
 
@@ -188,8 +194,8 @@ template <typename In, typename Out, typename Op>
   static_assert(std::is_same_v<Wide, typename Element<Out>::Wide>);
   alignas(kAligned) std::array<Wide, kBlock> sums;
   Out* out = static_cast<Out*>(job.out);
-  for (std::int64_t begin = 0; begin < job.count; begin += kBlock) {
-    const std::int64_t n = std::min(kBlock, job.count - begin);
+  for (std::int64_t begin = job.begin; begin < job.end; begin += kBlock) {
+    const std::int64_t n = std::min(kBlock, job.end - begin);
     if (job.finish.stream) prefetch_block<In>(job, begin);
     combine_block<In, Op>(job, begin, n, sums.data());
     finish_block(job.finish, n, sums.data(), out + begin);
@@ -307,6 +313,36 @@ Finish make_finish(ReduceOp op, std::size_t parts, double scale, bool accumulate
   return finish;
 }
 
+std::atomic<int> reduction_threads = 1;
+
+// A thread more pays from this many bytes of results on.
+constexpr std::size_t kBytesAThread = std::size_t{512} << 10;
+
+int threads_for(std::size_t bytes) {
+  const int most = reduction_threads.load(std::memory_order_relaxed);
+  return std::clamp(static_cast<int>(std::min(bytes / kBytesAThread, std::size_t{1024})), 1, most);
+}
+
+struct Helpers {
+  std::shared_ptr<Crew> crew;
+  int size = 0;
+  pid_t process = getpid();
+};
+
+// At least so many. They are never ended, but replaced by more: in a child of fork() there is
+// nothing to join.
+std::shared_ptr<Crew> crew(int helpers) {
+  static std::mutex mutex;
+  static Helpers* current = new Helpers;
+  const std::lock_guard lock(mutex);
+  if (current->process != getpid()) current = new Helpers;  // those of the parent stayed there
+  if (current->size < helpers) {
+    current->crew = std::make_shared<Crew>(helpers);
+    current->size = helpers;
+  }
+  return current->crew;
+}
+
 void reduce(std::span<const void* const> parts, DType dtype, void* out, DType out_dtype,
             std::int64_t count, ReduceOp op, double scale, bool accumulate) {
   FULLSHARD_CHECK(!parts.empty());
@@ -322,10 +358,24 @@ void reduce(std::span<const void* const> parts, DType dtype, void* out, DType ou
   Finish finish = make_finish(op, parts.size(), scale, accumulate);
   finish.stream = static_cast<std::size_t>(count) * base::size_of(out_dtype) >= kStreamed &&
                   reinterpret_cast<std::uintptr_t>(out) % kAligned == 0;
-  dispatch(dtype, out_dtype, op, {parts, out, count, finish});
+  const int threads = threads_for(static_cast<std::size_t>(count) * base::size_of(out_dtype));
+  if (threads == 1) return dispatch(dtype, out_dtype, op, {parts, out, 0, count, finish});
+  const std::int64_t each = (count / threads + kBlock) / kBlock * kBlock;
+  const auto do_part = [&](int thread) {
+    const std::int64_t begin = std::min(count, thread * each);
+    dispatch(dtype, out_dtype, op, {parts, out, begin, std::min(count, begin + each), finish});
+  };
+  crew(threads - 1)->run(threads, [&do_part](int thread) { do_part(thread); });
 }
 
 }  // namespace
+
+void set_reduction_threads(int threads) {
+  FULLSHARD_CHECK_LE(1, threads);
+  reduction_threads = threads;
+}
+
+int get_reduction_threads() { return reduction_threads; }
 
 bool can_reduce(DType dtype, ReduceOp op) {
   if (dtype == DType::kBool) return op == ReduceOp::kMin || op == ReduceOp::kMax;

@@ -220,6 +220,9 @@ void add_comm(Rows& rows) {
       "network interface towards ranks on other hosts, such as eth0; empty = GLOO_SOCKET_IFNAME, "
       "else the one that leads to the job's store"));
   rows.push_back(row(
+      "comm.threads", [](auto& c) -> auto& { return c.comm.threads; }, "threads",
+      "threads of each rank that add up gradients; 0 = those that compute", between(0, 1024)));
+  rows.push_back(row(
       "comm.trace_folder", [](auto& c) -> auto& { return c.comm.trace_folder; }, "",
       "folder, made when needed, where ranks write what they did last: when they lose each other, "
       "and on SIGUSR2; 'fullshard doctor trace' reads it; empty = nothing is written"));

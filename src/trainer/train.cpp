@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "fullshard/base/deadline.h"
+#include "fullshard/comm/reduce.h"
 #include "fullshard/data/validation.h"
 #include "fullshard/shard/fully_shard.h"
 #include "trainer/banner.h"
@@ -135,6 +136,8 @@ class Run {
 TrainResult train(const config::TrainConfig& config, comm::World& world,
                   const RunContext& context) {
   if (config.job.threads_per_rank > 0) at::set_num_threads(config.job.threads_per_rank);
+  comm::set_reduction_threads(config.comm.threads > 0 ? config.comm.threads
+                                                      : at::get_num_threads());
   return Run(config, world, context).run();
 }
 

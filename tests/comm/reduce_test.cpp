@@ -184,6 +184,21 @@ TEST(ReduceParts, BitsDoNotDependOnHowARangeIsCut) {
   }
 }
 
+TEST(ReduceParts, BitsDoNotDependOnHowManyThreadsShareThem) {
+  constexpr std::int64_t kCount = 1'000'003;
+  auto parts = rough_parts(DType::kFloat32, 3, kCount);
+  const auto reduced = [&](int threads) {
+    set_reduction_threads(threads);
+    std::vector<float> out(kCount, 0.5F);
+    add_reduced_parts(pointers(parts), DType::kFloat32, out.data(), DType::kFloat32, kCount,
+                      ReduceOp::kMean, 0.25);
+    set_reduction_threads(1);
+    return out;
+  };
+  const std::vector<float> alone = reduced(1);
+  for (const int threads : {2, 3, 7, 64}) EXPECT_EQ(reduced(threads), alone) << threads;
+}
+
 TEST(ReduceParts, OnePartIsCopiedBitByBit) {
   for (const DType dtype : all_dtypes()) {
     Values part(dtype, 16);

@@ -36,6 +36,11 @@ void reduce_parts_to(std::span<const void* const> parts, base::DType dtype, void
 void add_reduced_parts(std::span<const void* const> parts, base::DType dtype, void* out,
                        base::DType out_dtype, std::int64_t count, ReduceOp op, double scale = 1.0);
 
+/// How many threads, that of the caller included, share a large reduction in this process. Default:
+/// 1. A rank that computes with several threads should add up with as many.
+void set_reduction_threads(int threads);
+int get_reduction_threads();
+
 /// Whether `op` is defined for `dtype`.
 bool can_reduce(base::DType dtype, ReduceOp op);
 

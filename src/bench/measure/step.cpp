@@ -14,6 +14,7 @@
 #include "fullshard/base/deadline.h"
 #include "fullshard/bench/memory_gate.h"
 #include "fullshard/bench/statistics.h"
+#include "fullshard/comm/reduce.h"
 
 namespace fullshard::bench::measure {
 namespace {
@@ -201,6 +202,7 @@ StepResult measure_step(const StepSpec& spec, comm::World& world) {
   validate(spec);
   FULLSHARD_CHECK_EQ(world.size(), process_count(spec));
   at::set_num_threads(threads_per_process(spec));
+  comm::set_reduction_threads(threads_per_process(spec));
   if (!spec.memory_gate.empty()) stop_at_memory_gate(spec.memory_gate, kGateTimeout);
   return Measurement(spec, world).run();
 }
