@@ -128,7 +128,7 @@ void DeviceGroup::guard(const std::function<void()>& body) {
     body();
   } catch (const Error& error) {
     interrupt();
-    host_->abort(error.what());
+    host_->fail(error);
     throw;
   }
 }
