@@ -167,7 +167,7 @@ std::string exposure_table(const StepReport& report) {
         {std::move(name), fmt::format("{:.1f}", 1e3 * seconds), percent(seconds / step)});
   };
   add("all", over(&StepCounters::exposed_seconds));
-  add("of that adding gradients", over(&StepCounters::reduction_seconds));
+  add("adding gradients", over(&StepCounters::reduction_seconds));
   std::vector<UnitExposure> units = details->counters->units;
   std::ranges::stable_sort(units, std::ranges::greater{}, &UnitExposure::seconds);
   for (std::size_t u = 0; u < std::min(kShown, units.size()); ++u) {
@@ -287,11 +287,9 @@ std::string step_columns_help() {
          "\nRatios compare the two runs of each round, so that what slows the machine for a while\n"
          "slows both sides. Columns of the table of memory:\n" +
          described(memory_columns()) +
-         "The last table says what was exposed in sharded training: on the rank that lost most "
-         "(all,\n"
-         "and of that adding up gradients, which is work and not waiting), and of the last run "
-         "the\n"
-         "units that kept ranks longest, mean over ranks.\n";
+         "The last table says what was exposed in sharded training: most of any rank in all, and\n"
+         "most of any rank in adding up gradients, which is work and not waiting; and of the last\n"
+         "run the units that kept ranks longest, mean over ranks.\n";
 }
 
 }  // namespace fullshard::bench

@@ -1,10 +1,16 @@
 #include "comm/crew.h"
 
+#include <system_error>
+
 namespace fullshard::comm {
 
 Crew::Crew(int helpers) {
   helpers_.reserve(static_cast<std::size_t>(helpers));
-  for (int i = 0; i < helpers; ++i) helpers_.emplace_back([this] { help(); });
+  try {
+    for (int i = 0; i < helpers; ++i) helpers_.emplace_back([this] { help(); });
+  } catch (const std::system_error&) {
+    // No more threads to be had: those there are, and the callers, do the work.
+  }
 }
 
 Crew::~Crew() {

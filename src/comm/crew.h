@@ -11,6 +11,7 @@ namespace fullshard::comm {
 /// Threads that help whoever calls with work that can be cut. They sleep while there is none.
 class Crew {
  public:
+  /// With fewer helpers where the system gives no more threads.
   explicit Crew(int helpers);
   /// Nobody may be inside run().
   ~Crew();

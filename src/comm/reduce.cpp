@@ -327,15 +327,16 @@ struct Helpers {
   std::shared_ptr<Crew> crew;
   int size = 0;
   pid_t process = getpid();
+  Helpers* before = nullptr;
 };
 
-// At least so many. They are never ended, but replaced by more: in a child of fork() there is
-// nothing to join.
+// At least so many. A smaller crew ends with its last caller. The last one is never ended, and in a
+// child of fork() that of the parent is left alone: there is nothing to join there.
 std::shared_ptr<Crew> crew(int helpers) {
   static std::mutex mutex;
   static Helpers* current = new Helpers;
   const std::lock_guard lock(mutex);
-  if (current->process != getpid()) current = new Helpers;  // those of the parent stayed there
+  if (current->process != getpid()) current = new Helpers{.before = current};
   if (current->size < helpers) {
     current->crew = std::make_shared<Crew>(helpers);
     current->size = helpers;

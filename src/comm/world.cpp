@@ -54,6 +54,14 @@ std::string World::write_flight_record(const std::string& folder, std::string_vi
   return recorder_->write(folder, reason);
 }
 
+const std::shared_ptr<Group>& Mesh::axis(std::string_view name) const {
+  if (name == "shard") return shard;
+  if (name == "replicate") return replicate;
+  if (name == "all") return all;
+  throw base::Error(base::ErrorCode::kInvalidArgument,
+                    fmt::format("a mesh has no axis '{}'; it has shard, replicate and all", name));
+}
+
 Mesh World::mesh(const MeshOptions& options) const {
   const int replicate = options.replicate;
   const int shard = options.shard == 0 && replicate > 0 ? size() / replicate : options.shard;

@@ -36,6 +36,12 @@ std::string whole_on(const FlatUnit& unit) {
   return "";
 }
 
+// By how many ranks what one holds is updated, where replicas divide that.
+std::string updates_of(const FlatUnit& unit) {
+  if (!unit.divided()) return "";
+  return fmt::format("  updates divided over {} replicas", unit.pieces_of(0).size());
+}
+
 // Parameters of the model that no unit has, because a rule leaves them alone.
 std::string ignored(const Engine& engine) {
   std::unordered_set<std::string> sharded;
@@ -62,9 +68,10 @@ std::string describe(const Engine& engine) {
   std::string out = fmt::format("{} ranks: {} x shard {}\n", engine.mesh().all->size(),
                                 engine.mesh().replicate->size(), engine.mesh().shard->size());
   for (const FlatUnit& unit : engine.units()) {
-    out += fmt::format("{}  {}  {}  {}{}\n", unit.name, to_string(unit.strategy),
-                       base::to_string(unit.layout.dtype()),
-                       base::format_bytes(unit.layout.flat_bytes()), whole_on(unit));
+    out +=
+        fmt::format("{}  {}  {}  {}{}{}\n", unit.name, to_string(unit.strategy),
+                    base::to_string(unit.layout.dtype()),
+                    base::format_bytes(unit.layout.flat_bytes()), whole_on(unit), updates_of(unit));
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const layout::PlacedParameter& placed = unit.layout.parameters()[i];
       out += fmt::format("  {}  [{}]  {}\n", fmt::join(unit.parameters[i].names, " = "),

@@ -46,6 +46,7 @@ std::string to_json(const StepReport& report) {
       {"data_seconds", report.data_seconds},
       {"compute_seconds", report.compute_seconds},
       {"exposed_comm_seconds", report.exposed_comm_seconds},
+      {"exposed_by_unit", report.exposed_by_unit},
       {"optimizer_seconds", report.optimizer_seconds},
       {"peak_unsharded_bytes", report.peak_unsharded_bytes},
       {"peak_rss_bytes", report.peak_rss_bytes},

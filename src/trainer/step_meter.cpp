@@ -24,6 +24,10 @@ void StepMeter::end_phase(double& seconds) {
 void StepMeter::finish() {
   report_.step_seconds = report_.data_seconds + report_.compute_seconds +
                          report_.exposed_comm_seconds + report_.optimizer_seconds;
+  for (std::size_t u = 0; u < last_.units.size(); ++u) {
+    report_.exposed_by_unit[last_.units[u].name] +=
+        last_.units[u].exposed_seconds - first_.units[u].exposed_seconds;
+  }
   report_.all_gathers = last_.all_gathers - first_.all_gathers;
   report_.all_gather_bytes = last_.all_gather_bytes - first_.all_gather_bytes;
   report_.reduce_scatters = last_.reduce_scatters - first_.reduce_scatters;

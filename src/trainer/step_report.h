@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 
 namespace fullshard::trainer {
 
@@ -18,7 +20,9 @@ struct StepReport {
   double data_seconds = 0;          ///< waiting for the batch
   double compute_seconds = 0;       ///< forward and backward
   double exposed_comm_seconds = 0;  ///< standing still for other ranks, reducing gradients
-  double optimizer_seconds = 0;     ///< norm and update
+  /// Of those, by unit: for its gathers and reductions; waiting to update is no unit's.
+  std::map<std::string, double> exposed_by_unit;
+  double optimizer_seconds = 0;  ///< norm and update
   double mfu = 0;  ///< model FLOP/s over what all ranks reach together in a matrix product
 
   std::int64_t peak_unsharded_bytes = 0;  ///< of parameters gathered at once, in this step

@@ -93,7 +93,7 @@ TEST_P(Averaging, B2_GradientsAreTheMeanOverRanks) {
   const std::vector<std::int64_t> steps =
       deferred ? std::vector<std::int64_t>{0, 1, 2} : std::vector<std::int64_t>{0};
   const StateDict mean = mean_of_ranks(task, steps, 4);
-  testing::run_both_ways(4, [&, chosen = strategy, type = dtype](comm::World& world) {
+  testing::run_on_every_backend(4, [&, chosen = strategy, type = dtype](comm::World& world) {
     const auto model = task.build();
     const int replicas = chosen == ShardingStrategy::HYBRID_SHARD ? 2 : 1;
     const auto sharded =

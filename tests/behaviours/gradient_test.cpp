@@ -307,7 +307,7 @@ TEST(Behaviours, B6_EveryStrategyScalesGradientsAlike) {
        {Mode{ShardingStrategy::NO_SHARD, 1}, Mode{ShardingStrategy::FULL_SHARD, 1},
         Mode{ShardingStrategy::HYBRID_SHARD, 2}}) {
     for (const double factor : {0.0, 300.0}) {
-      testing::run_both_ways(4, [&](comm::World& world) {
+      testing::run_on_every_backend(4, [&](comm::World& world) {
         const auto model = task.build();
         const auto sharded =
             fully_shard(model, world.mesh({.replicate = mode.replicate}),

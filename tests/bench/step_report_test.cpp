@@ -114,12 +114,11 @@ TEST(StepReport, JsonHoldsRunsMachineAndRatios) {
 }
 
 TEST(StepReport, SaysWhatWasExposed) {
-  EXPECT_THAT(report_text(report()),
-              HasSubstr("  exposed                   ms a step  of the step\n"
-                        "  all                             4.0        1.0 %\n"
-                        "  of that adding gradients        2.0        0.5 %\n"
-                        "  unit (root)                     1.0        0.2 %\n"
-                        "  unit blocks.0                   0.1        0.0 %\n"));
+  EXPECT_THAT(report_text(report()), HasSubstr("  exposed           ms a step  of the step\n"
+                                               "  all                     4.0        1.0 %\n"
+                                               "  adding gradients        2.0        0.5 %\n"
+                                               "  unit (root)             1.0        0.2 %\n"
+                                               "  unit blocks.0           0.1        0.0 %\n"));
 }
 
 TEST(StepReport, HelpDescribesEveryColumn) {

@@ -196,7 +196,24 @@ TEST_P(Failures, ARankThatHasLeftIsNotWaitedFor) {
   });
 }
 
-TEST_P(Failures, AGroupDestroyedByAnExceptionTellsTheOthers) {
+TEST_P(Failures, C7_WorldsAreMadeAndLeftManyTimes) {
+  for (int round = 0; round < 20; ++round) {
+    run(2, [&](World& world) {
+      if (round % 2 == 0) {
+        Values values(DType::kInt32, 1);
+        values.set(0, round + world.rank());
+        world.group().all_reduce(values.buffer(), ReduceOp::kSum, {"", round}).wait();
+        ASSERT_EQ(values.get(0), 2 * round + 1);
+      } else if (world.rank() == 1) {
+        world.group().abort("enough");
+      } else {
+        expect_error(ErrorCode::kPeerLost, [&] { world.group().barrier({}); });
+      }
+    });
+  }
+}
+
+TEST_P(Failures, C7_AGroupDestroyedByAnExceptionTellsTheOthers) {
   run(2, [](World& world) {
     const std::vector<int> both = {0, 1};
     if (world.rank() == 0) {

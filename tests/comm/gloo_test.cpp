@@ -131,23 +131,6 @@ TEST(Gloo, AnExceptionWithAnOperationUnderWayFreesTheOthers) {
   });
 }
 
-TEST(Gloo, C7WorldsAreMadeAndLeftManyTimesInOneProcess) {
-  for (int round = 0; round < 20; ++round) {
-    run_threads(3, [&](World& world) {
-      if (round % 2 == 0) {
-        Values values(DType::kInt32, 1);
-        values.set(0, round + world.rank());
-        world.group().all_reduce(values.buffer(), ReduceOp::kSum, {"", round}).wait();
-        ASSERT_EQ(values.get(0), 3 * round + 3);
-      } else if (world.rank() == 1) {
-        world.group().abort("enough");
-      } else {
-        expect_error(ErrorCode::kPeerLost, [&] { world.group().barrier({}); });
-      }
-    });
-  }
-}
-
 class KilledGlooRank : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, KilledGlooRank, ::testing::Values(0, 1, 3));
 

@@ -65,7 +65,7 @@ void run_shm_processes(int victim, int size, const std::function<void(World&)>& 
 
 std::vector<Backend> backends() {
 #ifdef FULLSHARD_TSAN
-  return {Backend::kLocal};
+  return {Backend::kLocal, Backend::kShmThreads};
 #else
   return {Backend::kLocal, Backend::kShmThreads, Backend::kShmProcesses};
 #endif

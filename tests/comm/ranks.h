@@ -59,8 +59,9 @@ inline std::vector<int> hosts_of(Backend backend, int size) {
 // What follows exists twice, for test programs without libtorch (ranks.cpp: local and shm) and for
 // those with it (gloo_ranks.cpp: Gloo); the tests in between are the same sources.
 
-/// Every backend that the test program can run: under ThreadSanitizer only the ranks that are
-/// threads of one memory, for it can follow neither forks nor memory that is mapped twice.
+/// Every backend that the test program can run: under ThreadSanitizer only ranks that are threads,
+/// for it cannot follow forks. Of memory that is mapped twice it sees what each mapping does by
+/// itself; races in the protocol show where ranks have one memory.
 std::vector<Backend> backends();
 
 /// Runs `body` once a rank and returns when all ranks have ended. Failed expectations of any rank,

@@ -1,5 +1,6 @@
 // What every backend does alike: groups of some of the ranks, and meshes of them.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -118,6 +119,12 @@ TEST_P(Subgroups, AMeshHasAGroupForEachDirection) {
     EXPECT_EQ(sum_over(*mesh.shard), world.rank() < 2 ? 3 : 12);
     EXPECT_EQ(sum_over(*mesh.replicate), world.rank() % 2 == 0 ? 5 : 10);
     EXPECT_EQ(sum_over(*mesh.all), 15);
+    EXPECT_EQ(mesh.axis("shard"), mesh.shard);
+    EXPECT_EQ(mesh.axis("replicate"), mesh.replicate);
+    EXPECT_EQ(mesh.axis("all"), mesh.all);
+    const base::Error error =
+        expect_error(base::ErrorCode::kInvalidArgument, [&] { (void)mesh.axis("pipeline"); });
+    EXPECT_THAT(std::string(error.what()), ::testing::HasSubstr("no axis 'pipeline'"));
   });
 }
 

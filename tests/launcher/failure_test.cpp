@@ -31,6 +31,19 @@ TEST_F(Failing, C5_OneRankEndsAllAndIsNamed) {
   EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << outcome.err;
 }
 
+#ifdef THROWING_RANK
+TEST_F(Failing, C5_ARankThatThrowsInTheForwardOfAStepEndsAll) {
+  LaunchOptions options;
+  options.nproc = 4;
+  options.command = {THROWING_RANK};
+  const Outcome outcome = run(options);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("fullshard: rank 2 failed: bad sample 17 ("));
+  const std::size_t first = outcome.err.find(" failed: ");
+  EXPECT_EQ(outcome.err.substr(first - 6, 6), "rank 2") << outcome.err;
+}
+#endif
+
 TEST_F(Failing, ASignalIsNamed) {
   const Outcome outcome = run(folder.shell(2, "[ $RANK = 1 ] && kill -9 $$; exec sleep 1000"));
   EXPECT_EQ(outcome.exit_code, 1);

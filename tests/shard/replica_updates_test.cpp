@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -70,11 +71,39 @@ TEST(ReplicaUpdates, WithoutSharedMemory) {
 TEST(ReplicaUpdates, BetweenHosts) {
   const TrainOptions options{.steps = 3, .max_norm = 0.5};
   const StateDict expected = testing::train_reference(kTask, options);
-  testing::run_on_hosts(2, 2, [&](comm::World& world) {
+  const std::vector<FullyShardOptions> choices = {
+      divided(), divided({.rules = {{.pattern = "blocks.*", .atom = layout::Atom::kUnit}}}),
+      divided({.shard_weights = {0.1, 0.3}})};
+  for (const FullyShardOptions& sharding : choices) {
+    testing::run_on_hosts(2, 2, [&](comm::World& world) {
+      const auto model = kTask.build();
+      const auto sharded = fully_shard(model, world.mesh({.replicate = 2}), sharding);
+      testing::train_steps(*model, sharded, world, kTask, options);
+      testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
+    });
+  }
+}
+
+TEST(ReplicaUpdates, AHookReducesWhatARankHolds) {
+  const TrainOptions options{.steps = 3};
+  const StateDict expected = testing::train_reference(kTask, options);
+  const FullyShardOptions sharding = divided(
+      {.reduce_bucket_bytes = 2048, .communication_hook = compress_gradients_to(at::kDouble)});
+  const auto train = [&](comm::World& world) {
     const auto model = kTask.build();
-    const auto sharded = fully_shard(model, world.mesh({.replicate = 2}), divided());
+    const auto sharded = fully_shard(model, world.mesh({.replicate = 2}), sharding);
     testing::train_steps(*model, sharded, world, kTask, options);
     testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
+  };
+  testing::run_over_gloo(4, train);
+  testing::run_on_hosts(2, 2, train);
+}
+
+TEST(ReplicaUpdates, AreInTheTable) {
+  testing::run_both_ways(4, [&](comm::World& world) {
+    const auto table =
+        fully_shard(kTask.build(), world.mesh({.replicate = 2}), divided()).describe();
+    EXPECT_THAT(table, ::testing::HasSubstr("updates divided over 2 replicas"));
   });
 }
 
@@ -97,7 +126,7 @@ TEST(ReplicaUpdates, EveryElementIsUpdatedOnce) {
 }
 
 TEST(ReplicaUpdates, NormsAndClippingSeeTheWholeModel) {
-  for (const double p : {1.0, 2.0}) {
+  for (const double p : {1.0, 2.0, std::numeric_limits<double>::infinity()}) {
     const TrainOptions options{.steps = 3, .max_norm = 0.3, .norm_type = p};
     const StateDict expected = testing::train_reference(kTask, options);
     testing::run_both_ways(4, [&](comm::World& world) {

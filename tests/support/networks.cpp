@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "comm/exchanges.h"
 #include "fullshard/comm/c10d/gloo.h"
+#include "fullshard/comm/shm.h"
 
 namespace fullshard::testing {
 namespace {
@@ -39,6 +41,14 @@ void run_over_gloo(int size, const std::function<void(comm::World&)>& body,
   const auto store = rendezvous::Store::in_memory();
   run(
       size, [&](int rank) { return comm::make_gloo_world(rank, size, store, options); }, body);
+}
+
+void run_on_every_backend(int size, const std::function<void(comm::World&)>& body) {
+  run_both_ways(size, body);
+  comm::testing::MemoryExchange exchange;
+  run(
+      size, [&](int rank) { return comm::make_shm_world(rank, size, rank, exchange, {}); }, body);
+  run_on_hosts(2, size / 2, body);
 }
 
 void run_both_ways(int size, const std::function<void(comm::World&)>& body) {

@@ -66,6 +66,17 @@ TEST_F(Metrics, P1_ShareTheStepAmongItsPhases) {
   }
 }
 
+TEST_F(Metrics, P1_TellsWhatEachUnitKeptTheRankWaiting) {
+  for (const auto& step : run(2)) {
+    const auto& units = step.at("exposed_by_unit");
+    EXPECT_EQ(units.size(), 3u);  // two blocks and the root
+    double sum = 0;
+    for (const auto& [name, seconds] : units.items()) sum += seconds.get<double>();
+    EXPECT_GT(sum, 0);
+    EXPECT_LE(sum, step.at("exposed_comm_seconds").get<double>() + 1e-9);
+  }
+}
+
 TEST_F(Metrics, P1_CountGathersAndReductionsOfEachStep) {
   const auto steps = run(2);
   constexpr int kUnits = 3;  // two blocks and the root

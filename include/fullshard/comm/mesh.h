@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "fullshard/comm/group.h"
 
@@ -19,6 +20,10 @@ struct Mesh {
   std::shared_ptr<Group> shard;      ///< ranks that share one set of parameters
   std::shared_ptr<Group> replicate;  ///< ranks that hold the same shard
   std::shared_ptr<Group> all;        ///< both together: every rank
+
+  /// The group of an axis by its name: "shard", "replicate" or "all". Throws base::Error
+  /// kInvalidArgument for another name.
+  const std::shared_ptr<Group>& axis(std::string_view name) const;
 };
 
 }  // namespace fullshard::comm

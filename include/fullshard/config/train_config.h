@@ -102,7 +102,7 @@ struct CommConfig {
   Backend backend = Backend::kAuto;
   double timeout_seconds = 300;
   std::string interface;                     ///< empty = the one that leads to the job's store
-  int threads = 0;                           ///< 0 = job.threads_per_rank
+  int threads = 0;                           ///< 0 = as many as compute
   std::string trace_folder = "comm_traces";  ///< empty = no flight records
   std::int64_t allgather_bucket_size = 0;
   std::int64_t reduce_scatter_bucket_size = 0;

@@ -56,8 +56,9 @@ C10dGroup::C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
                      : make_hierarchical_collectives(seat, HostMap(placement_.host_of),
                                                      placement_.inside, options_.staging);
   const auto deadline = base::Deadline::after(options_.timeout);
-  data_ = connect_(store_.with_prefix("data"), rank, size, deadline.remaining());
-  auto control = connect_(store_.with_prefix("control"), rank, size, deadline.remaining());
+  data_ = connect_(store_.with_prefix("data"), rank, trace_->ranks(), deadline.remaining());
+  auto control =
+      connect_(store_.with_prefix("control"), rank, trace_->ranks(), deadline.remaining());
   membership_ = std::make_shared<Membership>(
       std::move(control), rank, trace_->ranks(), [this] { interrupt(); },
       [this] { return waited_for(); });

@@ -19,10 +19,12 @@
 
 namespace fullshard::comm::c10d {
 
-/// Connects `size` ranks that meet under the keys of `store`, this one as rank `rank`. Collective.
-/// Throws base::Error when they do not come within `timeout`.
-using ConnectRanks = std::function<std::unique_ptr<Link>(const rendezvous::Store& store, int rank,
-                                                         int size, base::Duration timeout)>;
+/// Connects ranks that meet under the keys of `store`, this one as the one at `rank` of `members`,
+/// their numbers in the world. Collective. Throws base::Error when they do not come within
+/// `timeout`.
+using ConnectRanks =
+    std::function<std::unique_ptr<Link>(const rendezvous::Store& store, int rank,
+                                        std::span<const int> members, base::Duration timeout)>;
 
 /// Where the ranks of a group are.
 struct Placement {

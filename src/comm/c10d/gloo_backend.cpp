@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,23 +41,31 @@ base::Duration limited(base::Duration timeout) {
                                     std::chrono::hours(24 * 365));
 }
 
-// Gloo waits five times as long as it is told for a connection (Pair::waitUntil in its
-// transport/tcp/pair.h), but no longer than that for the store, which counts where time is short.
+// Gloo waits for a connection five times as long as it is told (Pair::waitUntil in its
+// transport/tcp/pair.h), but tries to make one, and waits for the store, no longer than that, which
+// counts where time is short.
 std::chrono::milliseconds time_for_gloo(base::Duration timeout) {
-  constexpr base::Duration kForTheStore = std::chrono::seconds(1);
+  constexpr base::Duration kAtLeast = std::chrono::seconds(1);
   return std::chrono::ceil<std::chrono::milliseconds>(
-      limited(std::max(timeout / 5, std::min(timeout, kForTheStore))));
+      limited(std::max(timeout / 5, std::min(timeout, kAtLeast))));
 }
 
 // Waits for all ranks, and says which of them listen where. The store may be gone with its rank
 // when connecting has failed.
-std::string listeners(const rendezvous::Store& store, const std::string& own, int rank, int size,
-                      base::Deadline deadline) {
+std::string listeners(const rendezvous::Store& store, const std::string& own, int rank,
+                      std::span<const int> members, base::Deadline deadline) {
   const auto key_of = [](int of) { return fmt::format("address/{}", of); };
-  store.set(key_of(rank), own);
+  store.set(key_of(members[static_cast<std::size_t>(rank)]), own);
   std::map<std::string, std::vector<int>> ranks_at;
-  for (int other = 0; other < size; ++other) {
-    ranks_at[store.get(key_of(other), limited(deadline.remaining()))].push_back(other);
+  for (const int other : members) {
+    try {
+      ranks_at[store.get(key_of(other), limited(deadline.remaining()))].push_back(other);
+    } catch (const Error& error) {
+      throw Error(error.code(),
+                  fmt::format("connecting {} ranks: rank {} has not come ({})", members.size(),
+                              other, error.what()),
+                  other);
+    }
   }
   std::vector<std::string> places;
   for (const auto& [address, ranks] : ranks_at) {
@@ -67,13 +76,14 @@ std::string listeners(const rendezvous::Store& store, const std::string& own, in
 
 std::unique_ptr<Link> connect(const std::shared_ptr<::gloo::transport::Device>& device,
                               const std::string& address, const rendezvous::Store& store, int rank,
-                              int size, base::Duration timeout) {
+                              std::span<const int> members, base::Duration timeout) {
   const auto deadline = base::Deadline::after(timeout);
-  const std::string places = listeners(store, address, rank, size, deadline);
+  const std::string places = listeners(store, address, rank, members, deadline);
   const NoSigpipeScope no_sigpipe;
   auto options = Gloo::Options::create(time_for_gloo(deadline.remaining()));
   options->devices.push_back(device);
   options->threads = 1;  // for collectives of its own, which are not used
+  const auto size = static_cast<int>(members.size());
   try {
     return std::make_unique<Link>(c10::make_intrusive<Gloo>(
         rendezvous::StoreAccess::c10d_store(store), rank, size, std::move(options)));
@@ -100,9 +110,9 @@ ConnectRanks gloo_over_tcp(const std::string& address) {
     throw Error(ErrorCode::kConfiguration, fmt::format("Gloo cannot listen at the address {}: {}",
                                                        address, first_line(error)));
   }
-  return [device, address](const rendezvous::Store& store, int rank, int size,
+  return [device, address](const rendezvous::Store& store, int rank, std::span<const int> members,
                            base::Duration timeout) {
-    return connect(device, address, store, rank, size, timeout);
+    return connect(device, address, store, rank, members, timeout);
   };
 }
 
