@@ -144,6 +144,8 @@ template <typename T>
   for (std::size_t index = 0; index < job.parts.size(); ++index) {
     const auto ahead = reinterpret_cast<std::uintptr_t>(part<T>(job, index, begin)) + kAhead;
     for (std::size_t at = 0; at < kBlock * sizeof(T); at += kLine) {
+      // An address beyond the array is no pointer into it.
+      // NOLINTNEXTLINE(performance-no-int-to-ptr)
       __builtin_prefetch(reinterpret_cast<const void*>(ahead + at), /*rw=*/0, /*locality=*/2);
     }
   }
