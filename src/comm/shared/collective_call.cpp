@@ -10,7 +10,6 @@
 
 namespace fullshard::comm::shared {
 
-using base::Error;
 using base::ErrorCode;
 
 CollectiveCall::CollectiveCall(Session& session, std::atomic<bool>& busy,
