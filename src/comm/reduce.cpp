@@ -378,8 +378,6 @@ void set_reduction_threads(int threads) {
   reduction_threads = threads;
 }
 
-int get_reduction_threads() { return reduction_threads; }
-
 bool can_reduce(DType dtype, ReduceOp op) {
   if (dtype == DType::kBool) return op == ReduceOp::kMin || op == ReduceOp::kMax;
   return op != ReduceOp::kMean || is_floating(dtype);

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string_view>
@@ -33,8 +34,10 @@ namespace {
 using base::Error;
 using base::ErrorCode;
 
+// c10d adds times to the time of day, so endless will not do, and takes no time at all for endless.
 std::chrono::milliseconds in_milliseconds(base::Duration duration) {
-  return std::chrono::ceil<std::chrono::milliseconds>(duration);
+  return std::chrono::ceil<std::chrono::milliseconds>(std::clamp<base::Duration>(
+      duration, std::chrono::milliseconds(1), std::chrono::hours(24 * 365)));
 }
 
 // The first line of c10's message: the others are a stack.

@@ -43,7 +43,7 @@ void Engine::close_scope(UnshardedMode mode, bool discard) {
     const auto* memory = static_cast<const std::byte*>(copies[u].const_data_ptr());
     const std::int64_t bytes = unit.element_bytes();
     std::memcpy(unit.own_at(unit.own.begin), memory + unit.own.begin * bytes,
-                static_cast<std::size_t>(unit.own.size() * bytes));
+                static_cast<std::size_t>(unit.own_bytes()));
   }
 }
 

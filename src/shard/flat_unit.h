@@ -73,6 +73,7 @@ struct FlatUnit {
     return std::span(pieces).subspan(static_cast<std::size_t>(rank) * each, each);
   }
 
+  std::int64_t own_bytes() const { return own.size() * element_bytes(); }
   std::int64_t held_bytes() const { return held.size() * element_bytes(); }
 
   /// Where this rank keeps a flat element that it holds.

@@ -94,15 +94,12 @@ void HostsReducer::average(Flight& flight) {
   const base::DType dtype = flat.layout.dtype();
   const comm::OpTag tag{flat.name, static_cast<std::int64_t>(round_)};
   const comm::Buffer part{flight.part.mutable_data_ptr(), flat.held.size(), dtype};
-  std::int64_t& received = counts_[flight.unit].bytes_read;
+  counts_[flight.unit].bytes_read += bytes_of_mean(*mesh_.replicate, flat);
   if (!flat.divided()) {
-    received += all_reduce_bytes(*mesh_.replicate, flat.held_bytes());
     flight.work = mesh_.replicate->all_reduce(part, comm::ReduceOp::kMean, tag);
     return;
   }
-  const std::int64_t own_bytes = flat.own.size() * flat.element_bytes();
-  received += (mesh_.replicate->size() - 1) * own_bytes;
-  flight.own = buffers_.take(own_bytes);
+  flight.own = buffers_.take(flat.own_bytes());
   flight.work = mesh_.replicate->reduce_scatter(
       part, {flight.own.mutable_data_ptr(), flat.own.size(), dtype}, comm::ReduceOp::kMean,
       counts_of_replicas(flat, mesh_.shard->rank()), tag);

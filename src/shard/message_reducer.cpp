@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <utility>
 
+#include "shard/replica_updates.h"
 #include "shard/stopwatch.h"
 
 namespace fullshard::shard {
@@ -240,9 +242,9 @@ bool MessageReducer::is_divided(const Flight& flight) const {
 std::vector<std::int64_t> MessageReducer::counts_of_parts(const Flight& flight) const {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(mesh_.replicate->size()), 0);
   for (const Complete& complete : flight.units) {
-    const std::span<const layout::Range> pieces =
-        units_[complete.unit].pieces_of(mesh_.shard->rank());
-    for (std::size_t part = 0; part < pieces.size(); ++part) counts[part] += pieces[part].size();
+    const std::vector<std::int64_t> more =
+        counts_of_replicas(units_[complete.unit], mesh_.shard->rank());
+    std::ranges::transform(counts, more, counts.begin(), std::plus<>());
   }
   return counts;
 }
@@ -253,8 +255,7 @@ void MessageReducer::start_last_level(Flight& flight) {
   const at::Tensor& result = flight.result();
   const comm::Buffer buffer{memory_of(result), result.numel() / layout.element_bytes(),
                             layout.dtype()};
-  const bool divided = is_divided(flight);
-  if (divided) {
+  if (is_divided(flight)) {
     const std::vector<std::int64_t> counts = counts_of_parts(flight);
     const std::int64_t mine = counts[static_cast<std::size_t>(mesh_.replicate->rank())];
     flight.own = buffers_.take(mine * layout.element_bytes());
@@ -265,10 +266,7 @@ void MessageReducer::start_last_level(Flight& flight) {
     flight.work = mesh_.replicate->all_reduce(buffer, comm::ReduceOp::kMean, tag_of(flight));
   }
   for (const Complete& complete : flight.units) {
-    const FlatUnit& flat = units_[complete.unit];
-    counts_[complete.unit].bytes_read +=
-        divided ? (mesh_.replicate->size() - 1) * flat.own.size() * flat.element_bytes()
-                : all_reduce_bytes(*mesh_.replicate, flat.held_bytes());
+    counts_[complete.unit].bytes_read += bytes_of_mean(*mesh_.replicate, units_[complete.unit]);
   }
 }
 
@@ -330,7 +328,7 @@ void MessageReducer::store(const Flight& flight) {
     const FlatUnit& flat = units_[complete.unit];
     store_mean(complete.unit, complete.any, run_of(from, offset, flat.own.size(), flat.dtype()),
                scale_);
-    offset += flat.own.size() * flat.element_bytes();
+    offset += flat.own_bytes();
   }
 }
 

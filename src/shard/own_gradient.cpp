@@ -13,7 +13,7 @@ OwnGradient::OwnGradient(const FlatUnit& unit) : unit_(unit) { make(); }
 void OwnGradient::make() {
   // Not views in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in place.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const auto bytes = static_cast<std::size_t>(unit_.own.size() * unit_.element_bytes());
+  const auto bytes = static_cast<std::size_t>(unit_.own_bytes());
   storage_ = c10::Storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, at::kCPU));
   has_memory_ = false;
   parts_.clear();

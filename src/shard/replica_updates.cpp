@@ -1,6 +1,7 @@
 #include "shard/replica_updates.h"
 
 #include "fullshard/comm/work.h"
+#include "shard/gradient_reducer.h"
 
 namespace fullshard::shard {
 
@@ -8,6 +9,11 @@ std::vector<std::int64_t> counts_of_replicas(const FlatUnit& unit, int shard_ran
   std::vector<std::int64_t> counts;
   for (const layout::Range& piece : unit.pieces_of(shard_rank)) counts.push_back(piece.size());
   return counts;
+}
+
+std::int64_t bytes_of_mean(const comm::Group& replicate, const FlatUnit& unit) {
+  if (!unit.divided()) return all_reduce_bytes(replicate, unit.held_bytes());
+  return (replicate.size() - 1) * unit.own_bytes();
 }
 
 void gather_updates(comm::Group& replicate, std::vector<FlatUnit>& units, int shard_rank,

@@ -163,7 +163,7 @@ class ModelGrid : public ::testing::TestWithParam<Point> {
     const auto [index, ranks] = GetParam();
     const Subject& subject = subjects()[index];
     const testing::Passes passes = passes_of(subject, ranks);
-    const testing::TrainOptions training{.steps = 2, .optimizer = testing::Optimizer::kSgd};
+    const testing::TrainOptions training{.steps = 3, .optimizer = testing::Optimizer::kSgd};
     if (expected_.empty()) expected_ = testing::train_passes(subject.problem, passes, training);
     testing::expect_passes_give(expected_, subject.problem, passes,
                                 {.ranks = ranks,

@@ -76,10 +76,9 @@ TEST(ReplicaUpdates, BetweenHosts) {
       divided({.shard_weights = {0.1, 0.3}})};
   for (const FullyShardOptions& sharding : choices) {
     testing::run_on_hosts(2, 2, [&](comm::World& world) {
-      const auto model = kTask.build();
-      const auto sharded = fully_shard(model, world.mesh({.replicate = 2}), sharding);
-      testing::train_steps(*model, sharded, world, kTask, options);
-      testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
+      testing::expect_match(
+          testing::train_sharded(kTask, world, sharding, options, {.replicate = 2}), expected,
+          1e-10);
     });
   }
 }
@@ -90,10 +89,8 @@ TEST(ReplicaUpdates, AHookReducesWhatARankHolds) {
   const FullyShardOptions sharding = divided(
       {.reduce_bucket_bytes = 2048, .communication_hook = compress_gradients_to(at::kDouble)});
   const auto train = [&](comm::World& world) {
-    const auto model = kTask.build();
-    const auto sharded = fully_shard(model, world.mesh({.replicate = 2}), sharding);
-    testing::train_steps(*model, sharded, world, kTask, options);
-    testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
+    testing::expect_match(testing::train_sharded(kTask, world, sharding, options, {.replicate = 2}),
+                          expected, 1e-10);
   };
   testing::run_over_gloo(4, train);
   testing::run_on_hosts(2, 2, train);
@@ -130,12 +127,11 @@ TEST(ReplicaUpdates, NormsAndClippingSeeTheWholeModel) {
     const TrainOptions options{.steps = 3, .max_norm = 0.3, .norm_type = p};
     const StateDict expected = testing::train_reference(kTask, options);
     testing::run_both_ways(4, [&](comm::World& world) {
-      const auto model = kTask.build();
-      const auto sharded = fully_shard(
-          model, world.mesh({.replicate = 2}),
-          divided({.rules = {{.pattern = "norm.*", .strategy = ShardingStrategy::NO_SHARD}}}));
-      testing::train_steps(*model, sharded, world, kTask, options);
-      testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
+      const FullyShardOptions sharding =
+          divided({.rules = {{.pattern = "norm.*", .strategy = ShardingStrategy::NO_SHARD}}});
+      testing::expect_match(
+          testing::train_sharded(kTask, world, sharding, options, {.replicate = 2}), expected,
+          1e-10);
     });
   }
 }

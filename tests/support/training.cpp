@@ -214,9 +214,9 @@ void train_steps(Model& model, const shard::ShardedModule& sharded, comm::World&
 
 shard::StateDict train_sharded(const Problem& problem, comm::World& world,
                                const shard::FullyShardOptions& sharding,
-                               const TrainOptions& options) {
+                               const TrainOptions& options, const comm::MeshOptions& mesh) {
   const auto model = problem.build();
-  const auto sharded = shard::fully_shard(model, world.mesh(), sharding);
+  const auto sharded = shard::fully_shard(model, world.mesh(mesh), sharding);
   train_steps(*model, sharded, world, problem, options);
   return sharded.full_state_dict();
 }

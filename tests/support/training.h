@@ -62,7 +62,8 @@ shard::StateDict train_reference(const Problem& problem, const TrainOptions& opt
 /// The same over the ranks of `world`, each on its rows; full parameters, on every rank.
 shard::StateDict train_sharded(const Problem& problem, comm::World& world,
                                const shard::FullyShardOptions& sharding,
-                               const TrainOptions& options = {});
+                               const TrainOptions& options = {},
+                               const comm::MeshOptions& mesh = {});
 
 /// Trains `sharded` in place, as train_sharded does.
 void train_steps(Model& model, const shard::ShardedModule& sharded, comm::World& world,

@@ -39,7 +39,6 @@ void add_reduced_parts(std::span<const void* const> parts, base::DType dtype, vo
 /// How many threads, that of the caller included, share a large reduction in this process. Default:
 /// 1. A rank that computes with several threads should add up with as many.
 void set_reduction_threads(int threads);
-int get_reduction_threads();
 
 /// Whether `op` is defined for `dtype`.
 bool can_reduce(base::DType dtype, ReduceOp op);

@@ -45,7 +45,7 @@ class Store {
 
   void set(const std::string& key, const std::string& value) const;
 
-  /// The value of `key`, waiting until it is set.
+  /// The value of `key`, waiting until it is set. Any timeout will do, none and endless included.
   std::string get(const std::string& key, base::Duration timeout) const;
 
   /// Adds `amount` to the number under `key`, which starts at 0, and returns the sum. Atomic.

@@ -128,9 +128,13 @@ class Measurement {
   std::vector<double> over_ranks(double StepTimes::*field, comm::ReduceOp op) {
     std::vector<double> values;
     for (const StepTimes& times : times_) values.push_back(times.*field);
+    combine(values, op);
+    return values;
+  }
+
+  void combine(std::vector<double>& values, comm::ReduceOp op) {
     const auto count = static_cast<std::int64_t>(values.size());
     world_.group().all_reduce({values.data(), count, base::DType::kFloat64}, op, {}).wait();
-    return values;
   }
 
   static double measured_median(const std::vector<double>& steps) {
@@ -155,13 +159,14 @@ class Measurement {
   }
 
   std::vector<UnitExposure> exposure_by_unit(const shard::Counters& last) {
+    std::vector<double> seconds;
+    for (std::size_t u = 0; u < last.units.size(); ++u) {
+      seconds.push_back(last.units[u].exposed_seconds - warm_.units[u].exposed_seconds);
+    }
+    combine(seconds, comm::ReduceOp::kMean);
     std::vector<UnitExposure> units;
     for (std::size_t u = 0; u < last.units.size(); ++u) {
-      double seconds = last.units[u].exposed_seconds - warm_.units[u].exposed_seconds;
-      world_.group()
-          .all_reduce({&seconds, 1, base::DType::kFloat64}, comm::ReduceOp::kMean, {})
-          .wait();
-      units.push_back({.name = last.units[u].name, .seconds = seconds / (spec_.steps - 1)});
+      units.push_back({.name = last.units[u].name, .seconds = seconds[u] / (spec_.steps - 1)});
     }
     return units;
   }

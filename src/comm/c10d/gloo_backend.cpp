@@ -35,19 +35,15 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-// c10d adds times to the time of day, so endless will not do, and no time at all is endless.
-base::Duration limited(base::Duration timeout) {
-  return std::clamp<base::Duration>(timeout, std::chrono::milliseconds(1),
-                                    std::chrono::hours(24 * 365));
-}
-
 // Gloo waits for a connection five times as long as it is told (Pair::waitUntil in its
 // transport/tcp/pair.h), but tries to make one, and waits for the store, no longer than that, which
-// counts where time is short.
+// counts where time is short. It adds times to the time of day, so endless will not do, and takes
+// no time at all for endless.
 std::chrono::milliseconds time_for_gloo(base::Duration timeout) {
   constexpr base::Duration kAtLeast = std::chrono::seconds(1);
   return std::chrono::ceil<std::chrono::milliseconds>(
-      limited(std::max(timeout / 5, std::min(timeout, kAtLeast))));
+      std::clamp<base::Duration>(std::max(timeout / 5, std::min(timeout, kAtLeast)),
+                                 std::chrono::milliseconds(1), std::chrono::hours(24 * 365)));
 }
 
 // Waits for all ranks, and says which of them listen where. The store may be gone with its rank
@@ -59,7 +55,7 @@ std::string listeners(const rendezvous::Store& store, const std::string& own, in
   std::map<std::string, std::vector<int>> ranks_at;
   for (const int other : members) {
     try {
-      ranks_at[store.get(key_of(other), limited(deadline.remaining()))].push_back(other);
+      ranks_at[store.get(key_of(other), deadline.remaining())].push_back(other);
     } catch (const Error& error) {
       throw Error(error.code(),
                   fmt::format("connecting {} ranks: rank {} has not come ({})", members.size(),

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -45,18 +44,13 @@ Store open_store(const LaunchEnvironment& env, base::Duration timeout) {
 
 std::string host_key(int rank) { return fmt::format("host/{}", rank); }
 
-// c10d takes no time at all for endless time.
-base::Duration left(Deadline deadline) {
-  return std::max<base::Duration>(deadline.remaining(), std::chrono::milliseconds(1));
-}
-
 // Waits until every rank has said where it is. `hosts` gets the places of the ranks that came.
 void collect_hosts(const Store& store, const LaunchEnvironment& env, Deadline deadline,
                    std::vector<Host>& hosts) {
   std::vector<int> absent;
   for (int rank = 0; rank < env.world_size; ++rank) {
     try {
-      hosts.push_back(host_from_text(store.get(host_key(rank), left(deadline))));
+      hosts.push_back(host_from_text(store.get(host_key(rank), deadline.remaining())));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kTimeout) throw;
       absent.push_back(rank);
@@ -108,7 +102,7 @@ BackendChoice agree(const Store& store, const LaunchEnvironment& env, const Comm
     }
   }
   // Rank 0 may have begun a little later, and its verdict says more than a timeout of this wait.
-  const std::string verdict = store.get("verdict", left(deadline) + kVerdictGrace);
+  const std::string verdict = store.get("verdict", deadline.remaining() + kVerdictGrace);
   for (const auto choice : {BackendChoice::kShm, BackendChoice::kHosts, BackendChoice::kGloo}) {
     if (verdict == name_of(choice)) return choice;
   }
