@@ -30,6 +30,13 @@ Contender ours(const StepBenchOptions& options, bool sharded) {
           .invoke = invoke};
 }
 
+/// Runs the script in the arguments as Python itself would, but with denormal numbers flushed to
+/// zero, as our contenders do: with them a model that diverges measures the processor's slow path.
+constexpr const char* kRunFlushed =
+    "import os, runpy, sys, torch; torch.set_flush_denormal(True); del sys.argv[0]; "
+    "sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0])); "
+    "runpy.run_path(sys.argv[0], run_name='__main__')";
+
 /// The peer's flags for the shape; `batch` sequences a process.
 std::vector<std::string> peer_flags(const StepShape& shape, std::int64_t batch, int steps) {
   const std::pair<const char*, std::int64_t> values[] = {
@@ -52,10 +59,9 @@ std::vector<std::string> peer_command(const StepBenchOptions& options, const std
       command.emplace_back(word);
     }
     command.push_back(fmt::format("{}", processes));
+    command.insert(command.end(), {"--no-python", options.peer_python});
   }
-  for (const std::string& word : {options.peer, std::string("--mode"), mode}) {
-    command.push_back(word);
-  }
+  command.insert(command.end(), {"-c", kRunFlushed, options.peer, "--mode", mode});
   const std::int64_t batch = options.spec.shape.batch * (options.spec.ranks / processes);
   for (std::string& flag : peer_flags(options.spec.shape, batch, steps)) {
     command.push_back(std::move(flag));

@@ -10,17 +10,25 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("FULLSHARD_BUILD_DIR", ROOT / "build" / "release"))
 
+# What the bench asks of PyTorch before it runs the script.
+TORCH = """
+flushed = []
+set_flush_denormal = flushed.append
+"""
+
 # In place of torch.distributed.run: as many processes of the script, all told their rank.
 RUN_MODULE = """
 import os, subprocess, sys
 assert sys.argv[1:3] == ["--standalone", "--nproc-per-node"], sys.argv
-world, command = int(sys.argv[3]), [sys.executable, *sys.argv[4:]]
+assert sys.argv[4] == "--no-python", sys.argv
+world, command = int(sys.argv[3]), sys.argv[5:]
 ranks = [subprocess.Popen(command, env={**os.environ, "RANK": str(r)}) for r in range(world)]
 sys.exit(max(rank.wait() for rank in ranks))
 """
 
 PEER = """
-import argparse, json, os, sys, time
+import argparse, json, os, sys, time, torch
+assert torch.flushed == [True] and sys.path[0] == os.path.dirname(os.path.abspath(__file__))
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode")
 for name in ("layers", "dim", "heads", "vocab", "seq", "batch", "steps"): parser.add_argument("--" + name, type=int)
@@ -47,7 +55,7 @@ class Bench:
     def add_peer(self):
         package = self.folder / "modules" / "torch" / "distributed"
         package.mkdir(parents=True)
-        (package.parent / "__init__.py").touch()
+        (package.parent / "__init__.py").write_text(TORCH)
         (package / "__init__.py").touch()
         (package / "run.py").write_text(RUN_MODULE)
         (self.folder / "peer.py").write_text(PEER)

@@ -1,6 +1,7 @@
 #include "fullshard/bench/measure/step.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
 #include <torch/version.h>
@@ -206,6 +207,7 @@ class Measurement {
 StepResult measure_step(const StepSpec& spec, comm::World& world) {
   validate(spec);
   FULLSHARD_CHECK_EQ(world.size(), process_count(spec));
+  at::globalContext().setFlushDenormal(true);  // threads made later inherit it
   at::set_num_threads(threads_per_process(spec));
   comm::set_reduction_threads(threads_per_process(spec));
   if (!spec.memory_gate.empty()) stop_at_memory_gate(spec.memory_gate, kGateTimeout);
