@@ -171,23 +171,29 @@ bool GradientReducer::holds_gradient(std::size_t unit, std::size_t parameter) {
   return true;
 }
 
-void GradientReducer::store_mean(std::size_t unit, const GradientFlags& any, const at::Tensor& part,
-                                 double scale) {
+void GradientReducer::store_means(const Bucket& bucket, std::byte* means, double scale) {
+  for (const CompleteUnit& complete : bucket) {
+    store_mean(complete, means, scale);
+    means += units_[complete.unit].own_bytes();
+  }
+}
+
+void GradientReducer::store_mean(const CompleteUnit& complete, std::byte* mean, double scale) {
+  const std::size_t unit = complete.unit;
   const FlatUnit& flat = units_[unit];
-  auto* memory = static_cast<std::byte*>(part.mutable_data_ptr());
-  for (std::size_t i = 0; i < any.size(); ++i) {
-    if (any[i] == 0) continue;
+  for (std::size_t i = 0; i < complete.any.size(); ++i) {
+    if (complete.any[i] == 0) continue;
     const bool accumulate = holds_gradient(unit, i);
     if (!accumulate) attach(unit, i);
     const layout::Range owned = flat.own_range(i);
     if (owned.empty()) continue;
-    const at::Tensor mean = at::from_blob(memory + flat.own_offset(i) * flat.element_bytes(),
-                                          {owned.size()}, flat.dtype());
+    const at::Tensor values = at::from_blob(mean + flat.own_offset(i) * flat.element_bytes(),
+                                            {owned.size()}, flat.dtype());
     at::Tensor& gradient = shards_[unit][i].mutable_grad();
     if (accumulate) {
-      gradient.add_(mean, scale);
+      gradient.add_(values, scale);
     } else {
-      gradient.copy_(mean);
+      gradient.copy_(values);
       if (scale != 1) gradient.mul_(scale);
     }
   }

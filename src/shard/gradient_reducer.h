@@ -13,6 +13,7 @@
 #include "shard/flat_unit.h"
 #include "shard/gradient_flags.h"
 #include "shard/own_gradient.h"
+#include "shard/reduce_bucket.h"
 
 namespace fullshard::shard {
 
@@ -126,9 +127,9 @@ class GradientReducer {
   void attach(std::size_t unit, std::size_t parameter);
   /// Whether the shard has a gradient to add to. One that the user has set is taken over.
   bool holds_gradient(std::size_t unit, std::size_t parameter);
-  /// Makes `part`, which holds the mean over ranks of what this rank owns of a unit, the shards'
-  /// gradients, or adds it to them, times `scale`; only for parameters whose flag is set.
-  void store_mean(std::size_t unit, const GradientFlags& any, const at::Tensor& part, double scale);
+  /// Makes what is at `means`, the mean over ranks of what this rank owns of a bucket's units, the
+  /// shards' gradients, or adds it to them, times `scale`; only for parameters whose flag is set.
+  void store_means(const Bucket& bucket, std::byte* means, double scale);
   void count_held(std::int64_t bytes);
   void mark_handed_over(std::size_t unit) { handed_over_[unit] = true; }
 
@@ -143,6 +144,7 @@ class GradientReducer {
   std::int64_t copied_bytes_ = 0;
 
  private:
+  void store_mean(const CompleteUnit& complete, std::byte* mean, double scale);
   void begin_round();
   void finish_round();
   bool holds_unsynchronised(std::size_t unit) const {

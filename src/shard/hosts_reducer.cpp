@@ -14,7 +14,8 @@ HostsReducer::HostsReducer(const comm::Mesh& mesh, std::vector<FlatUnit>& units,
     : SharedReducer(*mesh.shard, units, {}),
       mesh_(mesh),
       scale_(scale_of_mean(*mesh.all, options)),
-      dynamic_(options.dynamic) {}
+      dynamic_(options.dynamic),
+      buckets_(units, options.bucket_bytes, [this](Bucket bucket) { start(std::move(bucket)); }) {}
 
 GradientFlags HostsReducer::flags_here(std::size_t unit) const {
   GradientFlags flags;
@@ -24,13 +25,14 @@ GradientFlags HostsReducer::flags_here(std::size_t unit) const {
   return flags;
 }
 
-// Units start in the order in which they became complete here, which is the same on all replicas.
+// Units enter buckets in the order in which they became complete here, which is the same on all
+// replicas.
 void HostsReducer::poll() {
   const Stopwatch watch(exposed_seconds_);
   while (!pending_.empty() && is_ready(pending_.front())) {
     const std::size_t unit = pending_.front();
     pending_.erase(pending_.begin());
-    start(unit, flags_here(unit));
+    reduce_here(unit, flags_here(unit));
   }
   while (!flights_.empty() && flights_.front().work.done()) finish_first();
 }
@@ -41,7 +43,7 @@ void HostsReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
   pending_.clear();
   for (const std::size_t unit : complete) {
     wait_until_ready(unit);
-    start(unit, flags_here(unit));
+    reduce_here(unit, flags_here(unit));
   }
   std::vector<UnitFlags> flags;
   for (const std::size_t unit : rest) {
@@ -57,25 +59,22 @@ void HostsReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
   join_flags(groups, units_, flags, static_cast<std::int64_t>(round_));
   for (UnitFlags& unit : flags) {
     if (unit.any()) {
-      start(unit.unit, std::move(unit.flags));
+      reduce_here(unit.unit, std::move(unit.flags));
     } else {
       post_consumed(unit.unit);
     }
   }
 }
 
-void HostsReducer::start(std::size_t unit, GradientFlags any) {
+// Adds up what this rank holds of a unit's gradients over the host.
+void HostsReducer::reduce_here(std::size_t unit, GradientFlags any) {
   const FlatUnit& flat = units_[unit];
-  Flight flight{.unit = unit,
-                .any = std::move(any),
-                .part = buffers_.take(flat.held_bytes()),
-                .own = {},
-                .work = {}};
-  auto* part = static_cast<std::byte*>(flight.part.mutable_data_ptr());
-  for (std::size_t i = 0; i < flight.any.size(); ++i) {
+  at::Tensor part = buffers_.take(flat.held_bytes());
+  auto* memory = static_cast<std::byte*>(part.mutable_data_ptr());
+  for (std::size_t i = 0; i < any.size(); ++i) {
     const layout::Range held = flat.held_range(i);
-    if (flight.any[i] == 0 || held.empty()) continue;
-    std::byte* out = part + flat.held_offset(i) * flat.element_bytes();
+    if (any[i] == 0 || held.empty()) continue;
+    std::byte* out = memory + flat.held_offset(i) * flat.element_bytes();
     if (anyone_has(unit, i)) {
       reduce_range(unit, i, held, out, /*accumulate=*/false);
     } else {
@@ -84,40 +83,39 @@ void HostsReducer::start(std::size_t unit, GradientFlags any) {
   }
   post_consumed(unit);
   ++counts_[unit].reductions;
-  average(flight);
-  flights_.push_back(std::move(flight));
+  buckets_.add({unit, std::move(any), std::move(part)});
 }
 
 // Over the replicas: all that this host's rank holds, or only what this rank updates of it.
-void HostsReducer::average(Flight& flight) {
-  const FlatUnit& flat = units_[flight.unit];
-  const base::DType dtype = flat.layout.dtype();
-  const comm::OpTag tag{flat.name, static_cast<std::int64_t>(round_)};
-  const comm::Buffer part{flight.part.mutable_data_ptr(), flat.held.size(), dtype};
-  counts_[flight.unit].bytes_read += bytes_of_mean(*mesh_.replicate, flat);
-  if (!flat.divided()) {
-    flight.work = mesh_.replicate->all_reduce(part, comm::ReduceOp::kMean, tag);
-    return;
+void HostsReducer::start(Bucket bucket) {
+  Flight flight{.units = std::move(bucket), .part = {}, .own = {}, .work = {}};
+  flight.part = pack(units_, flight.units, buffers_, [&](const FlatUnit& unit) {
+    return unit.pieces_of(unit.replicated() ? 0 : mesh_.shard->rank());
+  });
+  flight.work = start_mean(mesh_, units_, flight.units, flight.part, flight.own, buffers_,
+                           static_cast<std::int64_t>(round_));
+  for (const CompleteUnit& complete : flight.units) {
+    counts_[complete.unit].bytes_read += bytes_of_mean(*mesh_.replicate, units_[complete.unit]);
   }
-  flight.own = buffers_.take(flat.own_bytes());
-  flight.work = mesh_.replicate->reduce_scatter(
-      part, {flight.own.mutable_data_ptr(), flat.own.size(), dtype}, comm::ReduceOp::kMean,
-      counts_of_replicas(flat, mesh_.shard->rank()), tag);
+  ++collectives_;
+  flights_.push_back(std::move(flight));
 }
 
 void HostsReducer::finish_first() {
   Flight& flight = flights_.front();
   {
-    const Stopwatch watch(unit_exposed_[flight.unit]);
+    const Stopwatch watch(unit_exposed_[flight.units.front().unit]);
     flight.work.wait();
   }
-  store_mean(flight.unit, flight.any, flight.own.defined() ? flight.own : flight.part, scale_);
+  const at::Tensor& means = flight.own.defined() ? flight.own : flight.part;
+  store_means(flight.units, static_cast<std::byte*>(means.mutable_data_ptr()), scale_);
   buffers_.give_back(std::move(flight.part));
   if (flight.own.defined()) buffers_.give_back(std::move(flight.own));
   flights_.pop_front();
 }
 
 void HostsReducer::finish_units() {
+  buckets_.flush();
   while (!flights_.empty()) finish_first();
   collect();
 }

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <functional>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -27,10 +25,9 @@ at::Tensor place_of(const at::Tensor& whole, const FlatUnit& unit, std::size_t p
                        placed.strides(), unit.dtype());
 }
 
-// A unit's gradients, or its part of them, as one run of elements from `offset` bytes on.
-at::Tensor run_of(const at::Tensor& buffer, std::int64_t offset, std::int64_t elements,
-                  at::ScalarType dtype) {
-  return at::from_blob(memory_of(buffer) + offset, {elements}, dtype);
+// What a buffer holds as one run of elements.
+at::Tensor run_of(const at::Tensor& buffer, std::int64_t elements, at::ScalarType dtype) {
+  return at::from_blob(memory_of(buffer), {elements}, dtype);
 }
 
 }  // namespace
@@ -41,7 +38,8 @@ MessageReducer::MessageReducer(const comm::Mesh& mesh, std::vector<FlatUnit>& un
       mesh_(mesh),
       options_(options),
       scale_(scale_of_mean(*mesh.all, options) * options.predivide_factor),
-      kept_(units.size()) {
+      kept_(units.size()),
+      buckets_(units, options.bucket_bytes, [this](Bucket bucket) { start(std::move(bucket)); }) {
   for (std::size_t u = 0; u < units_.size(); ++u) kept_[u].has.resize(units_[u].parameters.size());
 }
 
@@ -84,10 +82,7 @@ at::Tensor MessageReducer::kept(std::size_t unit, std::size_t parameter) {
   return place_of(kept.whole, units_[unit], parameter);
 }
 
-void MessageReducer::hand_over(std::size_t unit) {
-  complete(unit, keep_all_of(unit).has);
-  if (options_.bucket_bytes == 0) start_bucket();
-}
+void MessageReducer::hand_over(std::size_t unit) { complete(unit, keep_all_of(unit).has); }
 
 void MessageReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
   std::vector<UnitFlags> flags;
@@ -102,13 +97,11 @@ void MessageReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
   join_flags(groups, units_, flags, static_cast<std::int64_t>(round_));
   for (UnitFlags& unit : flags) {
     if (unit.any()) complete(unit.unit, std::move(unit.flags));
-    if (options_.bucket_bytes == 0) start_bucket();
   }
-  start_bucket();
+  buckets_.flush();
 }
 
 void MessageReducer::complete(std::size_t unit, GradientFlags any) {
-  if (!fits_in_bucket(unit)) start_bucket();
   Kept& kept = keep_all_of(unit);
   for (std::size_t i = 0; i < kept.has.size(); ++i) {
     if (kept.has[i] == 0) place_of(kept.whole, units_[unit], i).zero_();
@@ -116,41 +109,32 @@ void MessageReducer::complete(std::size_t unit, GradientFlags any) {
   at::Tensor whole = std::exchange(kept.whole, {});
   if (options_.predivide_factor != 1) {
     const FlatUnit& flat = units_[unit];
-    run_of(whole, 0, flat.layout.flat_size(), flat.dtype()).div_(options_.predivide_factor);
+    run_of(whole, flat.layout.flat_size(), flat.dtype()).div_(options_.predivide_factor);
   }
-  bucket_bytes_ += units_[unit].layout.flat_bytes();
-  bucket_.push_back({unit, std::move(any), std::move(whole)});
+  buckets_.add({unit, std::move(any), std::move(whole)});
 }
 
-bool MessageReducer::fits_in_bucket(std::size_t unit) const {
-  if (bucket_.empty()) return true;
-  const FlatUnit& first = units_[bucket_.front().unit];
-  const FlatUnit& next = units_[unit];
-  return first.dtype() == next.dtype() && first.replicated() == next.replicated() &&
-         bucket_bytes_ + next.layout.flat_bytes() <= options_.bucket_bytes;
-}
-
-void MessageReducer::start_bucket() {
-  if (bucket_.empty()) return;
-  Flight flight{.units = std::exchange(bucket_, {}),
+// The gradients of several units lie rank after rank, and of a rank replica after replica where
+// they divide updates, so that what a rank gets is one run.
+void MessageReducer::start(Bucket bucket) {
+  Flight flight{.units = std::move(bucket),
                 .whole = {},
                 .part = {},
                 .own = {},
                 .on_last_level = mesh_.replicate->size() == 1 || options_.hook != nullptr,
                 .work = {}};
-  bucket_bytes_ = 0;
-  flight.whole = gather_up(flight.units);
+  flight.whole = pack(units_, flight.units, buffers_,
+                      [](const FlatUnit& unit) { return std::span(unit.pieces); });
   const bool replicated = units_[flight.units.front().unit].replicated();
   if (!replicated) {
     std::int64_t held = 0;
-    for (const Complete& complete : flight.units) held += units_[complete.unit].held_bytes();
+    for (const CompleteUnit& complete : flight.units) held += units_[complete.unit].held_bytes();
     flight.part = buffers_.take(held);
   }
   const std::vector<std::int64_t> counts =
       replicated ? std::vector<std::int64_t>() : counts_of(flight.units);
-  flight.work = options_.hook ? call_hook(flight, counts) : start(flight, counts);
-  for (Complete& complete : flight.units) {
-    complete.whole.reset();  // where it is not what travels, it was copied
+  flight.work = options_.hook ? call_hook(flight, counts) : reduce(flight, counts);
+  for (const CompleteUnit& complete : flight.units) {
     const FlatUnit& flat = units_[complete.unit];
     UnitReduction& count = counts_[complete.unit];
     ++count.reductions;
@@ -161,33 +145,9 @@ void MessageReducer::start_bucket() {
   flights_.push_back(std::move(flight));
 }
 
-// The gradients of the units in the order in which they travel: those of one as they are, those of
-// several rank after rank, and of a rank replica after replica where they divide updates, so that
-// what a rank gets is one run.
-at::Tensor MessageReducer::gather_up(const std::vector<Complete>& units) {
-  if (units.size() == 1) return units.front().whole;
-  std::int64_t bytes = 0;
-  for (const Complete& complete : units) bytes += units_[complete.unit].layout.flat_bytes();
-  at::Tensor packed = buffers_.take(bytes);
-  std::byte* to = memory_of(packed);
-  const auto append = [&](const Complete& complete, layout::Range elements) {
-    const std::int64_t size = units_[complete.unit].element_bytes();
-    const auto count = static_cast<std::size_t>(elements.size() * size);
-    if (count == 0) return;
-    std::memcpy(to, memory_of(complete.whole) + elements.begin * size, count);
-    to += count;
-  };
-  const std::size_t pieces = units_[units.front().unit].pieces.size();
-  for (std::size_t piece = 0; piece < pieces; ++piece) {
-    for (const Complete& complete : units) append(complete, units_[complete.unit].pieces[piece]);
-  }
-  for (const Complete& complete : units) buffers_.give_back(complete.whole);
-  return packed;
-}
-
-std::vector<std::int64_t> MessageReducer::counts_of(const std::vector<Complete>& units) const {
+std::vector<std::int64_t> MessageReducer::counts_of(const Bucket& bucket) const {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(mesh_.shard->size()), 0);
-  for (const Complete& complete : units) {
+  for (const CompleteUnit& complete : bucket) {
     for (int rank = 0; rank < mesh_.shard->size(); ++rank) {
       counts[static_cast<std::size_t>(rank)] += units_[complete.unit].layout.slice(rank).size();
     }
@@ -195,8 +155,8 @@ std::vector<std::int64_t> MessageReducer::counts_of(const std::vector<Complete>&
   return counts;
 }
 
-comm::Work MessageReducer::start(const Flight& flight,
-                                 const std::vector<std::int64_t>& counts) const {
+comm::Work MessageReducer::reduce(const Flight& flight,
+                                  const std::vector<std::int64_t>& counts) const {
   const layout::UnitLayout& layout = units_[flight.units.front().unit].layout;
   const auto buffer = [&](const at::Tensor& bytes) {
     return comm::Buffer{memory_of(bytes), bytes.numel() / layout.element_bytes(), layout.dtype()};
@@ -214,7 +174,7 @@ comm::Work MessageReducer::call_hook(const Flight& flight,
   const comm::OpTag tag = tag_of(flight);
   const FlatUnit& first = units_[flight.units.front().unit];
   const auto run = [&](const at::Tensor& buffer) {
-    return run_of(buffer, 0, buffer.numel() / first.element_bytes(), first.dtype());
+    return run_of(buffer, buffer.numel() / first.element_bytes(), first.dtype());
   };
   const at::Tensor whole = run(flight.whole);
   const at::Tensor part = flight.part.defined() ? run(flight.part) : whole;
@@ -227,45 +187,14 @@ comm::Work MessageReducer::call_hook(const Flight& flight,
 }
 
 comm::OpTag MessageReducer::tag_of(const Flight& flight) const {
-  std::string names;
-  for (const Complete& complete : flight.units) {
-    names += (names.empty() ? "" : " + ") + units_[complete.unit].name;
-  }
-  return {std::move(names), static_cast<std::int64_t>(round_)};
-}
-
-bool MessageReducer::is_divided(const Flight& flight) const {
-  return units_[flight.units.front().unit].divided();
-}
-
-// Elements that each replica updates of what this rank holds.
-std::vector<std::int64_t> MessageReducer::counts_of_parts(const Flight& flight) const {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(mesh_.replicate->size()), 0);
-  for (const Complete& complete : flight.units) {
-    const std::vector<std::int64_t> more =
-        counts_of_replicas(units_[complete.unit], mesh_.shard->rank());
-    std::ranges::transform(counts, more, counts.begin(), std::plus<>());
-  }
-  return counts;
+  return {name_of(units_, flight.units), static_cast<std::int64_t>(round_)};
 }
 
 void MessageReducer::start_last_level(Flight& flight) {
   flight.on_last_level = true;
-  const layout::UnitLayout& layout = units_[flight.units.front().unit].layout;
-  const at::Tensor& result = flight.result();
-  const comm::Buffer buffer{memory_of(result), result.numel() / layout.element_bytes(),
-                            layout.dtype()};
-  if (is_divided(flight)) {
-    const std::vector<std::int64_t> counts = counts_of_parts(flight);
-    const std::int64_t mine = counts[static_cast<std::size_t>(mesh_.replicate->rank())];
-    flight.own = buffers_.take(mine * layout.element_bytes());
-    flight.work =
-        mesh_.replicate->reduce_scatter(buffer, {memory_of(flight.own), mine, layout.dtype()},
-                                        comm::ReduceOp::kMean, counts, tag_of(flight));
-  } else {
-    flight.work = mesh_.replicate->all_reduce(buffer, comm::ReduceOp::kMean, tag_of(flight));
-  }
-  for (const Complete& complete : flight.units) {
+  flight.work = start_mean(mesh_, units_, flight.units, flight.result(), flight.own, buffers_,
+                           static_cast<std::int64_t>(round_));
+  for (const CompleteUnit& complete : flight.units) {
     counts_[complete.unit].bytes_read += bytes_of_mean(*mesh_.replicate, units_[complete.unit]);
   }
 }
@@ -276,7 +205,7 @@ void MessageReducer::poll() {
 }
 
 void MessageReducer::finish_units() {
-  start_bucket();
+  buckets_.flush();
   advance(/*wait=*/true);
 }
 
@@ -284,7 +213,7 @@ void MessageReducer::finish_units() {
 // before another call all of them have to.
 void MessageReducer::use_replicas_now() {
   if (mesh_.replicate->size() == 1) return;
-  start_bucket();
+  buckets_.flush();
   for (Flight& flight : flights_) {
     if (flight.on_last_level && !options_.hook) continue;
     wait_for(flight);
@@ -316,24 +245,20 @@ void MessageReducer::wait_for(Flight& flight) {
 }
 
 void MessageReducer::store(const Flight& flight) {
-  const at::Tensor& from = flight.own.defined() ? flight.own : flight.result();
-  std::int64_t offset = 0;
-  if (is_divided(flight) && !flight.own.defined()) {  // a hook gives all that this rank holds
-    const std::vector<std::int64_t> counts = counts_of_parts(flight);
+  const FlatUnit& first = units_[flight.units.front().unit];
+  std::byte* means = memory_of(flight.own.defined() ? flight.own : flight.result());
+  if (first.divided() && !flight.own.defined()) {  // a hook gives all that this rank holds
+    const std::vector<std::int64_t> counts =
+        counts_of_replicas(units_, flight.units, mesh_.shard->rank());
     const std::int64_t before =
         std::accumulate(counts.begin(), counts.begin() + mesh_.replicate->rank(), std::int64_t{0});
-    offset = before * units_[flight.units.front().unit].element_bytes();
+    means += before * first.element_bytes();
   }
-  for (const Complete& complete : flight.units) {
-    const FlatUnit& flat = units_[complete.unit];
-    store_mean(complete.unit, complete.any, run_of(from, offset, flat.own.size(), flat.dtype()),
-               scale_);
-    offset += flat.own_bytes();
-  }
+  store_means(flight.units, means, scale_);
 }
 
 void MessageReducer::end(Flight flight) {
-  for (const Complete& complete : flight.units) {
+  for (const CompleteUnit& complete : flight.units) {
     count_held(-units_[complete.unit].layout.flat_bytes());
   }
   buffers_.give_back(std::move(flight.whole));

@@ -12,6 +12,7 @@
 #include "shard/buffer_pool.h"
 #include "shard/gradient_flags.h"
 #include "shard/gradient_reducer.h"
+#include "shard/reduce_bucket.h"
 
 namespace fullshard::shard {
 
@@ -51,15 +52,9 @@ class MessageReducer final : public GradientReducer {
     GradientFlags has;
   };
 
-  struct Complete {
-    std::size_t unit;
-    GradientFlags any;  // which parameters have a gradient on any rank
-    at::Tensor whole;   // this rank's gradients
-  };
-
   // Units on their way.
   struct Flight {
-    std::vector<Complete> units;
+    Bucket units;
     at::Tensor whole;  // gradients of all of them; those of several lie rank after rank
     at::Tensor part;   // of the mean, what this rank holds; undefined where it is all of `whole`
     at::Tensor own;    // and what it updates, where replicas divide that; the last level makes it
@@ -70,15 +65,11 @@ class MessageReducer final : public GradientReducer {
 
   Kept& keep_all_of(std::size_t unit);
   void complete(std::size_t unit, GradientFlags any);
-  bool fits_in_bucket(std::size_t unit) const;
-  void start_bucket();
-  at::Tensor gather_up(const std::vector<Complete>& units);
-  std::vector<std::int64_t> counts_of(const std::vector<Complete>& units) const;
-  comm::Work start(const Flight& flight, const std::vector<std::int64_t>& counts) const;
+  void start(Bucket bucket);
+  std::vector<std::int64_t> counts_of(const Bucket& bucket) const;
+  comm::Work reduce(const Flight& flight, const std::vector<std::int64_t>& counts) const;
   comm::Work call_hook(const Flight& flight, const std::vector<std::int64_t>& counts) const;
   comm::OpTag tag_of(const Flight& flight) const;
-  bool is_divided(const Flight& flight) const;
-  std::vector<std::int64_t> counts_of_parts(const Flight& flight) const;
   void start_last_level(Flight& flight);
   void use_replicas_now();
   void advance(bool wait);
@@ -90,9 +81,8 @@ class MessageReducer final : public GradientReducer {
   Options options_;
   double scale_;  // of the mean
   BufferPool buffers_;
-  std::vector<Kept> kept_;        // by unit
-  std::vector<Complete> bucket_;  // complete, and to be reduced together
-  std::int64_t bucket_bytes_ = 0;
+  std::vector<Kept> kept_;  // by unit
+  ReduceBuckets buckets_;
   std::deque<Flight> flights_;  // oldest first
   std::int64_t collectives_ = 0;
 };

@@ -1,14 +1,47 @@
 #include "shard/replica_updates.h"
 
-#include "fullshard/comm/work.h"
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+
 #include "shard/gradient_reducer.h"
 
 namespace fullshard::shard {
+namespace {
 
 std::vector<std::int64_t> counts_of_replicas(const FlatUnit& unit, int shard_rank) {
   std::vector<std::int64_t> counts;
   for (const layout::Range& piece : unit.pieces_of(shard_rank)) counts.push_back(piece.size());
   return counts;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> counts_of_replicas(const std::vector<FlatUnit>& units,
+                                             const Bucket& bucket, int shard_rank) {
+  std::vector<std::int64_t> counts = counts_of_replicas(units[bucket.front().unit], shard_rank);
+  for (std::size_t i = 1; i < bucket.size(); ++i) {
+    std::ranges::transform(counts, counts_of_replicas(units[bucket[i].unit], shard_rank),
+                           counts.begin(), std::plus<>());
+  }
+  return counts;
+}
+
+comm::Work start_mean(const comm::Mesh& mesh, const std::vector<FlatUnit>& units,
+                      const Bucket& bucket, const at::Tensor& part, at::Tensor& own,
+                      BufferPool& buffers, std::int64_t round) {
+  const layout::UnitLayout& layout = units[bucket.front().unit].layout;
+  const comm::OpTag tag{name_of(units, bucket), round};
+  const comm::Buffer held{part.mutable_data_ptr(), part.numel() / layout.element_bytes(),
+                          layout.dtype()};
+  if (!units[bucket.front().unit].divided()) {
+    return mesh.replicate->all_reduce(held, comm::ReduceOp::kMean, tag);
+  }
+  const std::vector<std::int64_t> counts = counts_of_replicas(units, bucket, mesh.shard->rank());
+  const std::int64_t mine = counts[static_cast<std::size_t>(mesh.replicate->rank())];
+  own = buffers.take(mine * layout.element_bytes());
+  return mesh.replicate->reduce_scatter(held, {own.mutable_data_ptr(), mine, layout.dtype()},
+                                        comm::ReduceOp::kMean, counts, tag);
 }
 
 std::int64_t bytes_of_mean(const comm::Group& replicate, const FlatUnit& unit) {
