@@ -39,6 +39,7 @@ UnitPager::UnitPager(std::vector<PagedUnit> units, std::unique_ptr<UnitSource> s
       source_(std::move(source)),
       states_(units_.size()),
       follower_(scheduled_bytes(units_), options),
+      uses_(units_.size()),
       in_backward_(std::move(in_backward)),
       limit_(options.max_unsharded_bytes) {
   for (std::size_t i = 0; i < units_.size(); ++i) {
@@ -113,15 +114,15 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
   }
   const int unit = storage.index();
   const bool backward = in_backward_();
+  // Inside a step even forwards without gradients belong to it: a checkpointed block runs so.
+  const bool in_step = backward || at::GradMode::is_enabled() || step_open_;
+  if (in_step) uses_.note(unit);
   const Stay stay = units_[static_cast<std::size_t>(unit)].stay;
   if (stay == Stay::kNeverAway) return;
   if (stay == Stay::kForGood) {
     touch_kept(unit);
-  } else if (backward) {
-    touch_in_step(unit, schedule::Phase::kBackward);
-  } else if (at::GradMode::is_enabled() || step_open_) {
-    // Inside a step even forwards without gradients belong to it: a checkpointed block runs so.
-    touch_in_step(unit, schedule::Phase::kForward);
+  } else if (in_step) {
+    touch_in_step(unit, backward ? schedule::Phase::kBackward : schedule::Phase::kForward);
   } else {
     touch_without_gradients(unit);
   }
@@ -179,6 +180,7 @@ void UnitPager::end_step() {
   held_.clear();
   together_.clear();
   step_open_ = false;
+  uses_.end_step();
 }
 
 void UnitPager::evict_step() {

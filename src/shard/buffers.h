@@ -7,8 +7,8 @@
 
 namespace fullshard::shard {
 
-/// Collective. A contiguous copy of rank 0's values of a buffer, which has the same shape on all
-/// ranks.
-at::Tensor values_of_rank0(comm::Group& group, const NamedTensor& buffer);
+/// Collective. A contiguous copy of rank 0's values of a dense tensor, for instance a buffer, which
+/// has the same shape and dtype on all ranks.
+at::Tensor values_of_rank0(comm::Group& group, const NamedTensor& named);
 
 }  // namespace fullshard::shard

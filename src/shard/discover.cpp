@@ -65,9 +65,9 @@ class Discovery {
     for (FoundUnit& unit : units_) apply_rules(unit);
   }
 
-  std::vector<FoundUnit> take() && {
-    std::vector<FoundUnit> out;
-    for (FoundUnit& unit : units_) divide(std::move(unit), out);
+  FoundModel take() && {
+    FoundModel out{.units = {}, .ignored = std::move(ignored_)};
+    for (FoundUnit& unit : units_) divide(std::move(unit), out.units);
     return out;
   }
 
@@ -100,11 +100,13 @@ class Discovery {
     if (const auto picked = unit_of_module_.find(node.name); picked != unit_of_module_.end()) {
       unit = picked->second;
     }
+    path_.push_back(&node);
     for (const NamedTensor& parameter : node.parameters) {
-      holders_.emplace(parameter.name, &node);
+      holders_.emplace(parameter.name, path_);
       add(parameter, unit);
     }
     for (const ModelNode& child : node.children) visit(child, unit);
+    path_.pop_back();
   }
 
   void add(const NamedTensor& parameter, std::size_t unit) {
@@ -123,28 +125,40 @@ class Discovery {
   bool matches(const ParameterRule& rule, const std::vector<std::string>& names) const {
     return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       if (!rule.module_class.empty()) {
-        if (!is_of_class(*holders_.at(name), rule.module_class)) return false;
+        if (!is_in_class(name, rule)) return false;
         if (rule.pattern.empty()) return true;
       }
       return base::matches_glob(rule.pattern, name);
     });
   }
 
+  bool is_in_class(const std::string& parameter, const ParameterRule& rule) const {
+    const std::vector<const ModelNode*>& modules = holders_.at(parameter);
+    return std::any_of(modules.begin(), modules.end(), [&](const ModelNode* node) {
+      if (rule.is_instance == nullptr || node->module == nullptr) {
+        return is_of_class(*node, rule.module_class);
+      }
+      return rule.is_instance(*node->module);
+    });
+  }
+
   // After the whole visit, when all names of a tied parameter are known.
-  void apply_rules(FoundUnit& unit) const {
+  void apply_rules(FoundUnit& unit) {
+    std::vector<FoundParameter> kept;
     for (FoundParameter& parameter : unit.parameters) {
       const auto rule =
           std::find_if(options_.rules.begin(), options_.rules.end(),
                        [&](const ParameterRule& one) { return matches(one, parameter.names); });
       if (rule != options_.rules.end()) parameter.rule = &*rule;
+      const bool ignored = parameter.rule != nullptr && parameter.rule->ignore;
+      if (!ignored) {
+        check_shardable(parameter.names.front(), parameter.tensor);
+        check_convertible(parameter);
+      }
+      const bool is_anothers = ignored && residency::paged_storage(parameter.tensor) != nullptr;
+      if (!is_anothers) (ignored ? ignored_ : kept).push_back(std::move(parameter));
     }
-    std::erase_if(unit.parameters, [](const FoundParameter& parameter) {
-      return parameter.rule != nullptr && parameter.rule->ignore;
-    });
-    for (const FoundParameter& parameter : unit.parameters) {
-      check_shardable(parameter.names.front(), parameter.tensor);
-      check_convertible(parameter);
-    }
+    unit.parameters = std::move(kept);
   }
 
   void check_rules() const {
@@ -160,9 +174,8 @@ class Discovery {
       near.clear();
       bool class_exists = false;
       for (const std::string& name : names_) {
-        const ModelNode& holder = *holders_.at(name);
-        class_exists = class_exists || is_of_class(holder, rule.module_class);
-        near.push_back(holder.class_name);
+        class_exists = class_exists || is_in_class(name, rule);
+        for (const ModelNode* module : holders_.at(name)) near.push_back(module->class_name);
       }
       if (class_exists) near = names_;
       if (!class_exists) wanted = rule.module_class;
@@ -214,15 +227,18 @@ class Discovery {
 
   const FullyShardOptions& options_;
   std::vector<FoundUnit> units_;
+  std::vector<FoundParameter> ignored_;
   std::vector<std::string> names_;
-  std::unordered_map<std::string, const ModelNode*> holders_;  // by parameter
+  std::vector<const ModelNode*> path_;  // to where the visit is, from the root
+  // By parameter: the modules that it is in, likewise.
+  std::unordered_map<std::string, std::vector<const ModelNode*>> holders_;
   std::unordered_map<std::string, std::size_t> unit_of_module_;
   std::unordered_map<const c10::TensorImpl*, std::pair<std::size_t, std::size_t>> places_;
 };
 
 }  // namespace
 
-std::vector<FoundUnit> discover_units(const ModelNode& root, const FullyShardOptions& options) {
+FoundModel discover(const ModelNode& root, const FullyShardOptions& options) {
   return Discovery(root, options).take();
 }
 

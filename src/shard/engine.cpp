@@ -13,6 +13,7 @@
 #include "shard/buffers.h"
 #include "shard/check_options.h"
 #include "shard/checksum.h"
+#include "shard/difference.h"
 #include "shard/discover.h"
 #include "shard/lay_out.h"
 #include "shard/patterns.h"
@@ -31,14 +32,18 @@ class Engine::ParameterSource final : public residency::UnitSource {
 
   void start(std::span<const int> units) override {
     const Exposure exposure(engine_, units.front());
-    for (const int unit : units) prepare(unit);
-    engine_.memory_->start(units, engine_.gate_->version());
+    engine_.accounted([&] {
+      for (const int unit : units) prepare(unit);
+      engine_.memory_->start(units, engine_.gate_->version());
+    });
   }
 
   std::byte* gather(int unit) override {
     const Exposure exposure(engine_, unit);
-    prepare(unit);
-    return engine_.memory_->gather(static_cast<std::size_t>(unit), engine_.gate_->version());
+    return engine_.accounted([&] {
+      prepare(unit);
+      return engine_.memory_->gather(static_cast<std::size_t>(unit), engine_.gate_->version());
+    });
   }
 
   bool is_current(int unit) const override {
@@ -46,7 +51,9 @@ class Engine::ParameterSource final : public residency::UnitSource {
            gathered_version_[static_cast<std::size_t>(unit)] == engine_.gate_->version();
   }
 
-  void release(int unit) override { engine_.memory_->release(static_cast<std::size_t>(unit)); }
+  void release(int unit) override {
+    engine_.accounted([&] { engine_.memory_->release(static_cast<std::size_t>(unit)); });
+  }
 
   void end_step() override { engine_.end_step(); }
 
@@ -122,7 +129,9 @@ Engine::Engine(ModelTree model, const comm::Mesh& mesh, const FullyShardOptions&
     : model_(std::move(model)), mesh_(mesh), options_(options) {
   const at::NoGradGuard no_grad;
   check_options(options_, mesh_);
-  units_ = lay_out(discover_units(model_.root, options_), options_, mesh_);
+  FoundModel found = discover(model_.root, options_);
+  ignored_ = std::move(found.ignored);
+  units_ = lay_out(std::move(found.units), options_, mesh_);
   gather_exposed_.resize(units_.size(), 0);
   warn_if_one_unit(*this);
   check_same_values();
@@ -350,6 +359,12 @@ void Engine::end_update() {
 
 void Engine::rethrow_kept_error() {
   if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
+}
+
+base::Error Engine::with_account(const base::Error& mismatch) const {
+  if (pager_ == nullptr) return mismatch;
+  const std::string account = account_of(pager_->uses(), units_, mesh_.all->rank());
+  return {mismatch.code(), mismatch.what() + account, mismatch.rank()};
 }
 
 void Engine::release() { pager_->release(); }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "fullshard/base/error.h"
 #include "fullshard/comm/mesh.h"
 #include "fullshard/residency/backward_watch.h"
 #include "fullshard/residency/unit_pager.h"
@@ -34,6 +35,8 @@ class Engine {
   const comm::Mesh& mesh() const { return mesh_; }
   const FullyShardOptions& options() const { return options_; }
   const std::vector<FlatUnit>& units() const { return units_; }
+  /// Parameters that a rule leaves alone.
+  const std::vector<FoundParameter>& ignored() const { return ignored_; }
   const std::vector<state::ShardedTensor>& shards() const { return shards_; }
   const schedule::Follower& follower() const { return pager_->follower(); }
 
@@ -86,6 +89,17 @@ class Engine {
   void end_update();
   void end_of_backward();
   void rethrow_kept_error();
+  base::Error with_account(const base::Error& mismatch) const;
+  /// Returns what `call` does. Where ranks differ, adds to the error what this one has used.
+  template <typename Call>
+  decltype(auto) accounted(Call call) {
+    try {
+      return call();
+    } catch (const base::Error& error) {
+      if (error.code() != base::ErrorCode::kMismatch) throw;
+      throw with_account(error);
+    }
+  }
   double gather_seconds() const {
     return gate_->waited_seconds() + update_seconds_ + memory_->waited_seconds();
   }
@@ -94,6 +108,7 @@ class Engine {
   comm::Mesh mesh_;
   FullyShardOptions options_;
   std::vector<FlatUnit> units_;
+  std::vector<FoundParameter> ignored_;
   std::vector<state::ShardedTensor> shards_;
 
   struct Place {

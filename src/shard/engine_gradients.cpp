@@ -54,17 +54,19 @@ void Engine::take_gradient(std::size_t index, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   rethrow_kept_error();
   require_paged(index);
-  // A pass that reads no sharded unit would leave the update open while it waits for the others.
-  end_update();
-  memory_->take_part(gate_->version());
-  note_backward();
-  reducer_->add(places_[index].unit, places_[index].parameter, gradient);
+  accounted([&] {
+    // A pass that reads no sharded unit would leave the update open while it waits for the others.
+    end_update();
+    memory_->take_part(gate_->version());
+    note_backward();
+    reducer_->add(places_[index].unit, places_[index].parameter, gradient);
+  });
 }
 
 void Engine::end_of_backward() {
   const at::NoGradGuard no_grad;
   pager_->end_step();
-  reducer_->finish_pass();
+  accounted([&] { reducer_->finish_pass(); });
   note_gradients();
   end_step();
 }

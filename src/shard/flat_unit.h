@@ -38,6 +38,12 @@ struct FoundUnit {
   std::vector<FoundParameter> parameters;
 };
 
+/// What sharding finds in a model.
+struct FoundModel {
+  std::vector<FoundUnit> units;
+  std::vector<FoundParameter> ignored;  ///< in no unit, as a rule says
+};
+
 /// A sharded unit on one rank: its layout and where its memory lies.
 struct FlatUnit {
   std::string name;

@@ -30,6 +30,11 @@ std::map<std::string, Target> targets(const Engine& engine,
       }
     }
   }
+  for (const FoundParameter& found : engine.ignored()) {
+    for (const std::string& name : found.names) {
+      out.emplace(name, Target{found.tensor.sizes(), found.tensor.scalar_type()});
+    }
+  }
   for (const NamedTensor& buffer : buffers) {
     out.emplace(buffer.name, Target{buffer.tensor.sizes(), buffer.tensor.scalar_type()});
   }
@@ -82,6 +87,13 @@ const at::Tensor* find_values(const FoundParameter& found, const StateDict& stat
   return nullptr;
 }
 
+// A copy of what each rank has for itself: rank 0's values, or where those cannot be sent its own.
+at::Tensor copy_of(const Engine& engine, const NamedTensor& named, bool rank0_only) {
+  const bool dense = named.tensor.layout() == at::kStrided && named.tensor.device().is_cpu();
+  if (rank0_only || !dense) return named.tensor.detach().clone();
+  return values_of_rank0(*engine.mesh().all, named);
+}
+
 }  // namespace
 
 StateDict gather_state(Engine& engine, bool rank0_only) {
@@ -100,11 +112,13 @@ StateDict gather_state(Engine& engine, bool rank0_only) {
       }
     });
   }
-  if (keeps) {
-    for (const NamedTensor& buffer : engine.model().buffers()) {
-      state[buffer.name] =
-          rank0_only ? buffer.tensor.detach().clone() : values_of_rank0(*engine.mesh().all, buffer);
-    }
+  if (!keeps) return state;
+  for (const FoundParameter& found : engine.ignored()) {
+    const at::Tensor values = copy_of(engine, {found.names.front(), found.tensor}, rank0_only);
+    for (const std::string& name : found.names) state[name] = values;
+  }
+  for (const NamedTensor& buffer : engine.model().buffers()) {
+    state[buffer.name] = copy_of(engine, buffer, rank0_only);
   }
   return state;
 }
@@ -121,6 +135,9 @@ LoadReport scatter_state(Engine& engine, const StateDict& state, bool strict) {
       if (const at::Tensor* values = find_values(unit.parameters[i], state))
         store_own(unit, i, *values);
     }
+  }
+  for (const FoundParameter& found : engine.ignored()) {
+    if (const at::Tensor* values = find_values(found, state)) found.tensor.copy_(*values);
   }
   for (const NamedTensor& buffer : buffers) {
     if (const auto given = state.find(buffer.name); given != state.end()) {

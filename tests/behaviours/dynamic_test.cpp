@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -17,6 +18,7 @@ namespace {
 
 using testing::Batch;
 using testing::EqualityOptions;
+using ::testing::HasSubstr;
 using testing::Passes;
 using testing::Problem;
 using testing::Turn;
@@ -101,8 +103,9 @@ TEST(Behaviours, C1_ARankThatSkipsTheOnlyShardedUnit) {
 }
 
 // What each rank's training ends in when its ranks run their units in these orders and cannot
-// share memory, without `dynamic`.
-void expect_mismatch(const Order& order, const std::vector<std::string>& in_message) {
+// share memory, without `dynamic`: an error with `in_message`, and with what this rank has used.
+void expect_mismatch(const Order& order, const std::vector<std::string>& in_message,
+                     const std::vector<std::string>& used) {
   const auto failed = [&](comm::World& world) {
     const auto model = kTask.build();
     auto& chooser = static_cast<Chooser&>(*model);
@@ -123,9 +126,10 @@ void expect_mismatch(const Order& order, const std::vector<std::string>& in_mess
                            } catch (const base::Error& error) {
                              EXPECT_EQ(error.code(), base::ErrorCode::kMismatch) << error.what();
                              for (const std::string& text : in_message) {
-                               EXPECT_NE(std::string(error.what()).find(text), std::string::npos)
-                                   << error.what();
+                               EXPECT_THAT(error.what(), HasSubstr(text));
                              }
+                             const auto rank = static_cast<std::size_t>(world.rank());
+                             EXPECT_THAT(error.what(), HasSubstr(used[rank]));
                            }
                          },
                          {.timeout = kTimeout});
@@ -139,7 +143,10 @@ TEST(Behaviours, C1_WithoutDynamicASkippedUnitIsNamedAndWhoCalledIt) {
         return {0, 2, 1};
       },
       {"ranks made different calls", "rank 0: all_gather", "unit 'units.1'",
-       "rank 1: reduce_scatter"});
+       "rank 1: reduce_scatter"},
+      {"rank 0 has used 'units.0', 'units.2', 'units.1', '(root)'",
+       "rank 1 has used 'units.0', 'units.1', '(root)', and not, so far, 'units.2' as in the step "
+       "before"});
 }
 
 // All units come together, also those that a rank does not use, and count as live.
@@ -171,7 +178,8 @@ TEST(Behaviours, C3_WithoutDynamicBothOrdersAreShown) {
         if (rank == 0) return {0, 1, 2};
         return {0, 2, 1};
       },
-      {"rank 0: all_gather", "unit 'units.1'", "rank 1: all_gather", "unit 'units.2'"});
+      {"rank 0: all_gather", "unit 'units.1'", "rank 1: all_gather", "unit 'units.2'"},
+      {"rank 0 has used 'units.0', 'units.1'", "rank 1 has used 'units.0', 'units.2'"});
 }
 
 TEST(Behaviours, C3_WithoutDynamicAllRanksMayChangeTheOrderTogether) {

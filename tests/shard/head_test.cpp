@@ -63,8 +63,10 @@ void expect_owners(std::int64_t heads_together, const std::vector<Owners>& expec
   const auto task = testing::problem_of<PatchAttention>(5 * kDim, 5 * kDim);
   for (const Owners& owners : expected) {
     const std::string table = table_of(task, owners.ranks, between_heads(heads_together));
-    EXPECT_THAT(table, HasSubstr("  qkv.weight  [96, 32]  " + owners.first + "\n"));
-    EXPECT_THAT(table, HasSubstr("  projection.weight  [32, 32]  " + owners.second + "\n"));
+    const std::string atom = "  atom " + std::to_string(heads_together * kWidth);
+    EXPECT_THAT(table, HasSubstr("  qkv.weight  [96, 32]  " + owners.first + atom + " rows\n"));
+    EXPECT_THAT(table,
+                HasSubstr("  projection.weight  [32, 32]  " + owners.second + atom + " columns\n"));
   }
 }
 

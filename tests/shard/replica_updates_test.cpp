@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <limits>
 #include <string>
 #include <vector>
@@ -97,10 +99,45 @@ TEST(ReplicaUpdates, AHookReducesWhatARankHolds) {
 }
 
 TEST(ReplicaUpdates, AreInTheTable) {
+  const auto task = testing::mlp_problem({8, 8, 4});
   testing::run_both_ways(4, [&](comm::World& world) {
-    const auto table =
-        fully_shard(kTask.build(), world.mesh({.replicate = 2}), divided()).describe();
-    EXPECT_THAT(table, ::testing::HasSubstr("updates divided over 2 replicas"));
+    const auto sharded = fully_shard(
+        task.build(), world.mesh({.replicate = 2}),
+        divided({.rules = {{.pattern = "layers.1.weight", .atom = layout::Atom::kColumn},
+                           {.pattern = "*1.bias", .strategy = ShardingStrategy::NO_SHARD}}}));
+    EXPECT_EQ(sharded.describe(),
+              "4 ranks: 2 x shard 2\n"
+              "layers.0  FULL_SHARD  float64  576 B  updates divided over 2 replicas\n"
+              "  layers.0.weight  [8, 8]  0:[0,40) 1:[40,64)\n"
+              "    updated by 0:[0,16) 2:[16,40) 1:[40,56) 3:[56,64)\n"
+              "  layers.0.bias  [8]  1:[0,8)\n"
+              "    updated by 3:[0,8)\n"
+              "layers.1 [Double, FULL_SHARD]  FULL_SHARD  float64  256 B  updates divided over 2 "
+              "replicas\n"
+              "  layers.1.weight  [4, 8]  0:columns[0,4) 1:columns[4,8)  atom 1 column\n"
+              "    updated by 0:columns[0,2) 2:columns[2,4) 1:columns[4,6) 3:columns[6,8)\n"
+              "layers.1 [Double, NO_SHARD]  NO_SHARD  float64  64 B\n"
+              "  layers.1.bias  [4]  all ranks\n");
+  });
+}
+
+// The table's numbers are those of the ranks in the job.
+TEST(ReplicaUpdates, TheTableIsWhatEachRankUpdates) {
+  testing::run_both_ways(4, [&](comm::World& world) {
+    const auto sharded = fully_shard(kTask.build(), world.mesh({.replicate = 2}), divided());
+    const std::string table = sharded.describe();
+    for (const state::ShardedTensor& shard : sharded.named_parameters()) {
+      const std::size_t row = table.find("  " + shard.name + " ");
+      const std::size_t updaters = table.find("    updated by", row);
+      const std::string line = table.substr(updaters, table.find('\n', updaters) - updaters);
+      const std::string mine = fmt::format(" {}:", world.rank());
+      if (shard.begin == shard.end) {
+        EXPECT_THAT(line, ::testing::Not(::testing::HasSubstr(mine)));
+      } else {
+        EXPECT_THAT(line,
+                    ::testing::HasSubstr(fmt::format("{}[{},{})", mine, shard.begin, shard.end)));
+      }
+    }
   });
 }
 

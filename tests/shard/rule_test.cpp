@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 
 #include "fullshard/base/error.h"
@@ -113,7 +114,7 @@ TEST(Rule, MatchesATiedParameterByAnyOfItsNames) {
       tied_table({{.pattern = "head.weight", .strategy = ShardingStrategy::NO_SHARD}});
   EXPECT_THAT(by_second, HasSubstr("table.weight = head.weight  [17, 6]  all ranks"));
   EXPECT_THAT(tied_table({{.pattern = "head.*", .ignore = true}}),
-              Not(HasSubstr("table.weight = ")));
+              HasSubstr("ignored, every rank has its own\n  table.weight = head.weight  [17, 6]"));
 }
 
 TEST(Rule, OfSeveralThatMatchATiedParameterTheFirstCounts) {
@@ -130,7 +131,7 @@ std::string gpt_table(const std::vector<ParameterRule>& rules) {
       .describe();
 }
 
-TEST(Rule, MatchesByTheClassOfTheModuleThatHoldsTheParameter) {
+TEST(Rule, MatchesByTheClassOfAModuleThatHoldsTheParameter) {
   const auto all = ShardingStrategy::NO_SHARD;
   const std::string by_type = gpt_table({rule_for<torch::nn::LayerNormImpl>({.strategy = all})});
   EXPECT_THAT(by_type, HasSubstr("blocks.0.norm.weight  [6]  all ranks"));
@@ -148,6 +149,72 @@ TEST(Rule, PatternAndClassHoldTogether) {
   EXPECT_THAT(table, HasSubstr("blocks.1.up.weight  [12, 6]  all ranks"));
   EXPECT_THAT(table, Not(HasSubstr("blocks.0.up.weight  [12, 6]  all ranks")));
   EXPECT_THAT(table, Not(HasSubstr("blocks.1.norm.weight  [6]  all ranks")));
+}
+
+TEST(Rule, AClassHoldsForAllThatIsInsideItsModules) {
+  const std::string table =
+      gpt_table({{.module_class = "Block", .strategy = ShardingStrategy::NO_SHARD}});
+  EXPECT_THAT(table, HasSubstr("blocks.0.up.weight  [12, 6]  all ranks"));
+  EXPECT_THAT(table, HasSubstr("blocks.1.norm.weight  [6]  all ranks"));
+  EXPECT_THAT(table, HasSubstr("\n  norm.weight  [6]  0:[0,6)"));
+  EXPECT_THAT(gpt_table({{.module_class = "Gpt", .strategy = ShardingStrategy::NO_SHARD}}),
+              Not(HasSubstr("0:[")));
+}
+
+TEST(Rule, OfModulesInsideEachOtherTheFirstRuleCounts) {
+  const ParameterRule inner = rule_for<torch::nn::LayerNormImpl>({.ignore = true});
+  const ParameterRule outer = {.module_class = "Block", .strategy = ShardingStrategy::NO_SHARD};
+  const std::string in_block = "  blocks.0.norm.weight  [6]  all ranks";
+  EXPECT_THAT(gpt_table({outer, inner}), HasSubstr(in_block));
+  EXPECT_THAT(gpt_table({inner, outer}), Not(HasSubstr(in_block)));
+}
+
+struct Norm : torch::nn::LayerNormImpl {
+  explicit Norm(std::int64_t size) : LayerNormImpl(torch::nn::LayerNormOptions({size})) {}
+};
+
+// Two kinds of layer with one base, of which one holds its parameters in modules of a module.
+struct Layer : torch::nn::Module {
+  torch::nn::Sequential parts = register_module(
+      "parts", torch::nn::Sequential(torch::nn::Linear(4, 4), std::make_shared<Norm>(4)));
+};
+struct GatedLayer : Layer {
+  torch::nn::Linear gate = register_module("gate", torch::nn::Linear(4, 4));
+};
+struct Layers : testing::Model {
+  Layers() {
+    register_module("plain", std::make_shared<Layer>());
+    register_module("gated", std::make_shared<GatedLayer>());
+    register_module("last", torch::nn::Linear(4, 4));
+  }
+  at::Tensor loss(const at::Tensor& x, const at::Tensor&) override { return x.mean(); }
+};
+
+std::string layers_table(const ParameterRule& rule) {
+  comm::World world = comm::single_rank();
+  return fully_shard(std::make_shared<Layers>(), world.mesh(), {.rules = {rule}}).describe();
+}
+
+TEST(Rule, AClassStandsForThoseDerivedFromItToo) {
+  const auto all = ShardingStrategy::NO_SHARD;
+  const std::string layers = layers_table(rule_for<Layer>({.strategy = all}));
+  EXPECT_THAT(layers, HasSubstr("plain.parts.0.weight  [4, 4]  all ranks"));
+  EXPECT_THAT(layers, HasSubstr("gated.parts.1.weight  [4]  all ranks"));
+  EXPECT_THAT(layers, HasSubstr("gated.gate.weight  [4, 4]  all ranks"));
+  EXPECT_THAT(layers, HasSubstr("last.weight  [4, 4]  0:[0,16)"));
+  const std::string gated = layers_table(rule_for<GatedLayer>({.strategy = all}));
+  EXPECT_THAT(gated, HasSubstr("gated.parts.1.weight  [4]  all ranks"));
+  EXPECT_THAT(gated, HasSubstr("plain.parts.0.weight  [4, 4]  0:[0,16)"));
+  const std::string norms = layers_table(rule_for<torch::nn::LayerNormImpl>({.strategy = all}));
+  EXPECT_THAT(norms, HasSubstr("plain.parts.1.weight  [4]  all ranks"));
+  EXPECT_THAT(norms, HasSubstr("plain.parts.0.weight  [4, 4]  0:[0,16)"));
+}
+
+TEST(Rule, ByItsNameAClassIsOnlyItself) {
+  const std::string table =
+      layers_table({.module_class = "Layer", .strategy = ShardingStrategy::NO_SHARD});
+  EXPECT_THAT(table, HasSubstr("plain.parts.0.weight  [4, 4]  all ranks"));
+  EXPECT_THAT(table, HasSubstr("gated.gate.weight  [4, 4]  0:[0,16)"));
 }
 
 TEST(Rule, AClassThatMatchesNothingNamesThoseThereAre) {

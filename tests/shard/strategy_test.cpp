@@ -184,9 +184,34 @@ TEST(Strategy, TheTableSaysWhatEachRankOwns) {
               "  layers.0.weight  [8, 8]  0:[0,40) 1:[40,64)\n"
               "  layers.0.bias  [8]  1:[0,8)\n"
               "layers.1  FULL_SHARD  float64  256 B\n"
-              "  layers.1.weight  [4, 8]  0:columns[0,4) 1:columns[4,8)\n"
+              "  layers.1.weight  [4, 8]  0:columns[0,4) 1:columns[4,8)  atom 2 columns\n"
               "ignored, every rank has its own\n"
               "  layers.1.bias  [4]  Double\n");
+  });
+}
+
+TEST(Strategy, TheTableSaysWhereParametersMayBeCut) {
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto task = testing::mlp_problem({8, 8, 8, 4});
+    const auto sharded = fully_shard(
+        task.build(), world.mesh(),
+        {.rules = {{.pattern = "layers.0.weight", .atom = layout::Atom::kRow, .group = 4},
+                   {.pattern = "layers.1.weight", .atom = layout::Atom::kRow},
+                   {.pattern = "layers.2.*",
+                    .strategy = ShardingStrategy::NO_SHARD,
+                    .atom = layout::Atom::kRow}},
+         .min_shard_elements = 9});
+    EXPECT_EQ(sharded.describe(),
+              "2 ranks: 1 x shard 2\n"
+              "layers.0  FULL_SHARD  float64  576 B\n"
+              "  layers.0.weight  [8, 8]  0:[0,32) 1:[32,64)  atom 4 rows\n"
+              "  layers.0.bias  [8]  1:[0,8)  atom parameter\n"
+              "layers.1  FULL_SHARD  float64  576 B\n"
+              "  layers.1.weight  [8, 8]  0:[0,40) 1:[40,64)  atom 1 row\n"
+              "  layers.1.bias  [8]  1:[0,8)  atom parameter\n"
+              "layers.2  NO_SHARD  float64  320 B\n"
+              "  layers.2.weight  [4, 8]  all ranks\n"
+              "  layers.2.bias  [4]  all ranks\n");
   });
 }
 
@@ -214,7 +239,7 @@ TEST(Strategy, ARuleThatMatchesNothingNamesTheNearest) {
   }
 }
 
-TEST(Strategy, B15_AModuleOfAGroupedUnitIsUsedAgain) {
+TEST(Strategy, AUnitOfSeveralModules) {
   const FullyShardOptions sharding{.auto_wrap_policy =
                                        with_groups(automatic(), {{"norm", "head"}})};
   expect_equal_to_reference(2, {}, sharding);

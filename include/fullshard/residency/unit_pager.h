@@ -12,6 +12,7 @@
 
 #include "fullshard/residency/paged_storage.h"
 #include "fullshard/residency/pager.h"
+#include "fullshard/residency/unit_uses.h"
 #include "fullshard/schedule/follower.h"
 
 namespace fullshard::residency {
@@ -108,6 +109,8 @@ class UnitPager final : public Pager {
   std::int64_t peak_bytes() const { return peak_bytes_; }
   void reset_peak() { peak_bytes_ = live_bytes_; }
   const schedule::Follower& follower() const { return follower_; }
+  /// By forwards with gradients and backwards, up to end_step().
+  const UnitUses& uses() const { return uses_; }
 
  private:
   void touch_kept(int unit);
@@ -128,6 +131,7 @@ class UnitPager final : public Pager {
   std::unique_ptr<UnitSource> source_;
   std::vector<UnitResidency> states_;
   schedule::Follower follower_;
+  UnitUses uses_;
   std::function<bool()> in_backward_;
   std::int64_t limit_;                     // of bytes resident by schedule; 0 for none
   std::vector<int> together_;              // units of the last operator that used several

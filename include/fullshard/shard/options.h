@@ -2,6 +2,7 @@
 
 #include <c10/core/ScalarType.h>
 #include <c10/util/Type.h>
+#include <torch/nn/module.h>
 
 #include <cstdint>
 #include <optional>
@@ -25,13 +26,16 @@ enum class ShardingStrategy {
   SHARD_OPTIMIZER_ONLY,  ///< parameters stay gathered for good; one gather after each update
 };
 
-/// What holds for the parameters whose dotted names match a pattern, or whose module is of a class;
-/// given both, for those with both. A tied parameter has several names, in modules of their own,
-/// and matches by any of them.
+/// What holds for the parameters whose dotted names match a pattern, or which are in a module of a
+/// class; given both, for those with both. A tied parameter has several names, in modules of their
+/// own, and matches by any of them.
 struct ParameterRule {
   std::string pattern;  ///< `*` any run of characters, `?` any one; empty: any name
-  /// Of the module that holds the parameter directly, as is_of_class() compares names; empty: any.
+  /// Of a module that holds the parameter, itself or in a module inside it, as is_of_class()
+  /// compares names; empty: any. Where modules of several classes hold it, the first rule counts.
   std::string module_class = {};
+  /// Says instead whether a C++ module is of the class; rule_for() sets it. Absent: by name.
+  bool (*is_instance)(const torch::nn::Module&) = nullptr;
   std::optional<ShardingStrategy> strategy;  ///< absent: the model's
   std::optional<layout::Atom> atom;          ///< where it may be cut; absent: at any element
   std::int64_t group = 1;  ///< with kRow and kColumn: rows or columns of one head, one expert
@@ -42,11 +46,14 @@ struct ParameterRule {
   bool ignore = false;  ///< left alone: not sharded, not paged, its gradient not averaged
 };
 
-/// `rule` for parameters that modules of class `Module` hold directly, for instance
-/// rule_for<torch::nn::LayerNormImpl>({.dtype = at::kFloat}). Derived classes are others.
+/// `rule` for all parameters in modules of class `Module` or of one derived from it, for instance
+/// rule_for<torch::nn::LayerNormImpl>({.dtype = at::kFloat}).
 template <typename Module>
 ParameterRule rule_for(ParameterRule rule = {}) {
   rule.module_class = c10::demangle(typeid(Module).name());
+  rule.is_instance = [](const torch::nn::Module& module) {
+    return dynamic_cast<const Module*>(&module) != nullptr;
+  };
   return rule;
 }
 
@@ -116,7 +123,8 @@ struct FullyShardOptions {
 
   /// Units whose gradients are complete one after the other are reduced in one collective while
   /// they have at most this many bytes together; 0 reduces each alone. Larger makes fewer
-  /// collectives of small units, and begins them later. Sharing a host's memory, it gains nothing.
+  /// collectives of small units, and begins them later: when they have this many bytes, or the next
+  /// unit does not fit. Between hosts; inside one that shares its memory, it gains nothing.
   std::int64_t reduce_bucket_bytes = 0;
 
   /// Where the ranks of the shard group do not share memory: a unit that leaves after its forward

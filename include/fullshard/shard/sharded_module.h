@@ -93,13 +93,13 @@ class ShardedModule {
   /// Full parameters for reading, or for editing with UnshardedMode::kWrite. Collective.
   UnshardedScope unsharded(UnshardedMode mode = UnshardedMode::kReadOnly) const;
 
-  /// Copies of all parameters, whole, and of rank 0's buffers. Collective. With rank0_only the
-  /// other ranks get an empty map and hold no more than one unit at a time.
+  /// Copies of all parameters, whole, and of rank 0's buffers and ignored parameters. Collective.
+  /// With rank0_only the other ranks get an empty map and hold no more than one unit at a time.
   StateDict full_state_dict(bool rank0_only = false) const;
 
-  /// Replaces parameters and buffers. Every rank passes the same dictionary. Nothing is changed
-  /// when a shape differs or, with `strict`, a name is missing or unknown; the error lists all of
-  /// them.
+  /// Replaces parameters and buffers; ignored parameters are written in place. Every rank passes
+  /// the same dictionary. Nothing is changed when a shape differs or, with `strict`, a name is
+  /// missing or unknown; the error lists all of them.
   LoadReport load_state_dict(const StateDict& state, bool strict = true) const;
 
   /// Evicts every resident unit. After it live_unsharded_bytes is 0, but with `dynamic` where ranks
@@ -114,7 +114,9 @@ class ShardedModule {
   /// Elements of all parameters of the model, a tied one once, padding not counted.
   std::int64_t parameter_count() const;
 
-  /// A table of units and parameters: dtype, shape, owner ranges, bytes, strategy.
+  /// A table: of each unit strategy, dtype and bytes, which its parameters have in common; of each
+  /// parameter shape, the ranges that ranks of the shard group own, and its atom where that is not
+  /// an element; where replicas divide updates, which rank of the job updates what.
   std::string describe() const;
 
   /// The plan that training steps follow now, as schedule/text.h writes it; empty before the end of
