@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/pulse_watch.h"
 #include "comm/shared/greeter.h"
 #include "comm/shared/roll_call.h"
 
@@ -63,6 +64,17 @@ class BoundGroup final : public Group, public shared::Greeter {
  public:
   BoundGroup(std::shared_ptr<Fate> fate, std::shared_ptr<Group> group)
       : fate_(std::move(fate)), group_(std::move(group)) {}
+
+  /// Fails all groups of the fate when a rank of this one shows no sign of life.
+  void watch_pulse() {
+    auto* const pulse = dynamic_cast<shared::Pulse*>(group_.get());
+    const base::Duration timeout = options().heartbeat_timeout;
+    if (pulse == nullptr || !pulse->has_pulse() || timeout <= base::Duration::zero()) return;
+    pulse_watch_ = std::make_unique<PulseWatch>(rank(), *pulse, timeout,
+                                                [fate = fate_.get()](const Error& failure) {
+                                                  if (is_of_the_job(failure)) fate->fail(failure);
+                                                });
+  }
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
@@ -133,18 +145,23 @@ class BoundGroup final : public Group, public shared::Greeter {
 
   std::shared_ptr<Fate> fate_;
   std::shared_ptr<Group> group_;
+  std::unique_ptr<PulseWatch> pulse_watch_;  // the last member: ends before what it looks at
 };
 
 }  // namespace
 
 std::shared_ptr<Group> Fate::bind(std::shared_ptr<Group> group) {
+  auto bound = std::make_shared<BoundGroup>(shared_from_this(), group);
+  bool is_world = false;
   {
     const std::lock_guard lock(mutex_);
     std::erase_if(groups_, [](const std::weak_ptr<Group>& known) { return known.expired(); });
-    if (std::exchange(is_empty_, false)) world_ = group;
+    is_world = std::exchange(is_empty_, false);
+    if (is_world) world_ = group;
     groups_.push_back(group);
   }
-  return std::make_shared<BoundGroup>(shared_from_this(), std::move(group));
+  if (is_world) bound->watch_pulse();
+  return bound;
 }
 
 std::vector<std::shared_ptr<Group>> Fate::living() noexcept {

@@ -216,6 +216,12 @@ void add_comm(Rows& rows) {
       "comm.timeout_seconds", [](auto& c) -> auto& { return c.comm.timeout_seconds; }, "seconds",
       "longest wait for another rank before the run fails", above(0)));
   rows.push_back(row(
+      "comm.heartbeat_timeout_seconds",
+      [](auto& c) -> auto& { return c.comm.heartbeat_timeout_seconds; }, "seconds",
+      "how long a rank's process, or its host, may show no sign of life before the run fails; 0 = "
+      "as long as the other timeout allows",
+      at_least(0)));
+  rows.push_back(row(
       "comm.interface", [](auto& c) -> auto& { return c.comm.interface; }, "",
       "network interface towards ranks on other hosts, such as eth0; empty = GLOO_SOCKET_IFNAME, "
       "else the one that leads to the job's store"));

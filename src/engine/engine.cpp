@@ -50,10 +50,14 @@ comm::BackendChoice backend_of(config::Backend backend) {
 }
 
 comm::CommOptions comm_options(const config::TrainConfig& config) {
-  constexpr double kLongest = 1e8;  // three years; much more could not be held in nanoseconds
+  const auto duration_of = [](double seconds) {
+    constexpr double kLongest = 1e8;  // three years; much more could not be held in nanoseconds
+    return std::chrono::duration_cast<base::Duration>(
+        std::chrono::duration<double>(std::min(seconds, kLongest)));
+  };
   comm::CommOptions options;
-  options.timeout = std::chrono::duration_cast<base::Duration>(
-      std::chrono::duration<double>(std::min(config.comm.timeout_seconds, kLongest)));
+  options.timeout = duration_of(config.comm.timeout_seconds);
+  options.heartbeat_timeout = duration_of(config.comm.heartbeat_timeout_seconds);
   options.backend = backend_of(config.comm.backend);
   options.interface = config.comm.interface;
   options.trace_folder = config.comm.trace_folder;

@@ -7,6 +7,7 @@
 
 #include "comm/ranks.h"
 #include "comm/staged_group.h"
+#include "fullshard/comm/mixed.h"
 
 namespace fullshard::comm::testing {
 namespace {
@@ -44,17 +45,22 @@ std::shared_ptr<Group> StandIns::make_group(World& world) {
                                              connect, c10::Device(c10::kCPU));
 }
 
-std::vector<Backend> backends() { return {Backend::kDeviceStandIn}; }
+std::vector<Backend> backends() { return {Backend::kDeviceStandIn, Backend::kMixedStandIn}; }
 
 void run_ranks(Backend backend, int size, const std::function<void(World&)>& body,
                const CommOptions& options) {
-  ASSERT_EQ(backend, Backend::kDeviceStandIn) << "this test program has only devices";
+  ASSERT_TRUE(backend == Backend::kDeviceStandIn || backend == Backend::kMixedStandIn)
+      << "this test program has only devices";
   StandIns stand_ins;
   const auto run = [&](World& host) {
     const auto staged = [&](std::shared_ptr<Group> group) {
       return std::make_shared<StagedGroup>(std::move(group), at::Device(at::kCPU), 0);
     };
-    World world(host, staged(stand_ins.make_group(host)), host.mesh().replicate);
+    auto devices = stand_ins.make_group(host);
+    if (backend == Backend::kMixedStandIn) {
+      devices = make_mixed_group(host.mesh().all, std::move(devices));
+    }
+    World world(host, staged(std::move(devices)), host.mesh().replicate);
     body(world);
   };
   try {
@@ -62,6 +68,10 @@ void run_ranks(Backend backend, int size, const std::function<void(World&)>& bod
   } catch (const std::exception& error) {
     ADD_FAILURE() << error.what();
   }
+}
+
+void run_ranks_but(int, Backend, int, const std::function<void(World&)>&, const CommOptions&) {
+  FAIL() << "ranks that are threads do not die one by one";
 }
 
 }  // namespace fullshard::comm::testing

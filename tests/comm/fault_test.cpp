@@ -90,7 +90,7 @@ std::vector<Operation> operations() {
 
 bool shares_memory(Backend backend) {
   return backend == Backend::kLocal || backend == Backend::kShmThreads ||
-         backend == Backend::kShmProcesses;
+         backend == Backend::kShmProcesses || backend == Backend::kMixedStandIn;
 }
 
 // What a rank does in a world of which rank 1 has the fault.

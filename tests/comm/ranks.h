@@ -18,6 +18,7 @@ enum class Backend {
   kHostsThreads,  ///< over several hosts, as hosts_of() says
   kHostsProcesses,
   kDeviceStandIn,  ///< the CPU as a device, see device_ranks.h
+  kMixedStandIn,   ///< the same beside host memory, in one group
   kNccl,           ///< GPUs, see tests/gpu
 };
 
@@ -31,6 +32,7 @@ inline std::string name_of(Backend backend) {
     case Backend::kHostsThreads: return "HostsThreads";
     case Backend::kHostsProcesses: return "HostsProcesses";
     case Backend::kDeviceStandIn: return "DeviceStandIn";
+    case Backend::kMixedStandIn: return "MixedStandIn";
     case Backend::kNccl: return "Nccl";
   }
   return "Unknown";

@@ -58,6 +58,12 @@ struct CommOptions {
   /// Longest time any blocking call may last. A shorter one finds a stuck rank sooner; a longer one
   /// tolerates slower ranks. Default: 5 minutes.
   base::Duration timeout = std::chrono::minutes(5);
+  /// How long a rank's process may show no sign of life before the job ends and names it, whether
+  /// or not somebody waits for it: a process that is stopped, a host that is frozen or cannot be
+  /// reached. Zero: only `timeout` counts, for instance while a debugger holds a rank. Every rank
+  /// shows such signs in a thread of its own, however long it computes. Ranks that are threads of
+  /// one process are not watched. Default: 30 seconds.
+  base::Duration heartbeat_timeout = std::chrono::seconds(30);
   /// Time spent spinning before a wait sleeps in the kernel. More costs CPU time that another rank
   /// on the same core could use; less costs a few microseconds of latency.
   base::Duration spin = std::chrono::microseconds(20);

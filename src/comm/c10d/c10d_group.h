@@ -12,6 +12,7 @@
 #include "comm/c10d/membership.h"
 #include "comm/c10d/transfer.h"
 #include "comm/shared/greeter.h"
+#include "comm/shared/pulse.h"
 #include "comm/shared/roll_call.h"
 #include "comm/trace/group_trace.h"
 #include "fullshard/comm/group.h"
@@ -43,7 +44,10 @@ struct Placement {
 /// begins with a greeting, in which every rank tells every other what it is calling; so differences
 /// are found, and absentees known, before data moves. A Work that is dropped without a wait waits
 /// by itself; during the unwinding of an exception it makes this rank give up first.
-class C10dGroup final : public Group, public shared::Greeter, public shared::RollCall {
+class C10dGroup final : public Group,
+                        public shared::Greeter,
+                        public shared::Pulse,
+                        public shared::RollCall {
  public:
   /// Collective: connects the ranks that `trace` lists and meets them once. All ranks pass the same
   /// options.staging.
@@ -84,6 +88,11 @@ class C10dGroup final : public Group, public shared::Greeter, public shared::Rol
   }
   std::int64_t bytes_between_hosts() const override { return bytes_between_hosts_.load(); }
   int find_silent(base::Duration grace) noexcept override;
+  bool has_pulse() const override { return true; }
+  void beat() noexcept override { membership_->beat(); }
+  std::vector<Beats> beats() override { return membership_->beats(); }
+  std::optional<base::Error> failure() const override { return membership_->failure(); }
+  std::string account_of(int world_rank) override { return membership_->account_of(world_rank); }
 
  private:
   using Algorithm = std::function<void(Call)>;

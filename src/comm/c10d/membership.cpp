@@ -62,7 +62,11 @@ void Membership::close() noexcept {
     if (peer.watcher.joinable()) peer.watcher.join();
   }
   interrupt_ = [] {};  // nobody calls it any more but abort()
-  for (Peer& peer : peers_) peer.listening.clear();
+  for (Peer& peer : peers_) {
+    peer.listening.clear();
+    peer.pong.message.reset();
+  }
+  ping_.message.reset();
   sent_.clear();
   control_.reset();
 }
@@ -93,6 +97,10 @@ bool Membership::take(int peer, const Words& words) {
     answer(peer);
     return true;
   }
+  if (words.topic == Topic::kPing || words.topic == Topic::kPong) {
+    take_beat(peer, words.topic);
+    return true;
+  }
   Peer& entry = peers_[static_cast<std::size_t>(peer)];
   {
     const std::lock_guard lock(mutex_);
@@ -113,6 +121,51 @@ void Membership::answer(int peer) {
   if (spoken_) return;
   send_locked(peer, {.topic = Topic::kAnswer,
                      .waited_for = waited_for >= 0 ? waited_for : waited_for_before_});
+}
+
+void Membership::take_beat(int peer, Topic topic) {
+  const std::lock_guard lock(mutex_);
+  Peer& entry = peers_[static_cast<std::size_t>(peer)];
+  if (topic == Topic::kPong) {
+    ++entry.beats;
+    if (peer == watched_) pinging_ = false;
+  } else if (!spoken_) {
+    entry.pong.words.topic = Topic::kPong;
+    send_locked(peer, entry.pong);
+  }
+}
+
+void Membership::beat() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (spoken_) return;
+  const int next = next_present_locked();
+  if (next == watched_ && pinging_) return;
+  watched_ = next;
+  pinging_ = next >= 0;
+  if (!pinging_) return;
+  ping_.words.topic = Topic::kPing;
+  send_locked(next, ping_);
+}
+
+std::vector<shared::Pulse::Beats> Membership::beats() const {
+  const std::lock_guard lock(mutex_);
+  if (spoken_ || watched_ < 0) return {};
+  return {{world_rank(watched_), peers_[static_cast<std::size_t>(watched_)].beats}};
+}
+
+std::string Membership::account_of(int world_rank) const {
+  const auto seat = std::find(members_.begin(), members_.end(), world_rank) - members_.begin();
+  return "its process does not run or its host cannot be reached; it " +
+         last_seen(static_cast<int>(seat));
+}
+
+// Around the circle, -1 when nobody else is there.
+int Membership::next_present_locked() const {
+  for (int step = 1; step < size(); ++step) {
+    const int other = (rank_ + step) % size();
+    if (peers_[static_cast<std::size_t>(other)].presence == Presence::kPresent) return other;
+  }
+  return -1;
 }
 
 void Membership::call_roll(int waited_for, base::Duration grace) {
@@ -292,19 +345,25 @@ void Membership::say_last_words() noexcept {
 }
 
 void Membership::send_locked(int peer, const Words& words) noexcept {
+  send_locked(peer, sent_.emplace_back(Outgoing{words, std::nullopt}));
+}
+
+// What was sent from there before has arrived, or never will.
+void Membership::send_locked(int peer, Outgoing& outgoing) noexcept {
   if (peers_[static_cast<std::size_t>(peer)].presence != Presence::kPresent) return;
   const NoSigpipeScope no_sigpipe;
   try {
-    Outgoing& outgoing = sent_.emplace_back(Outgoing{words, std::nullopt});
+    outgoing.message.reset();
     outgoing.message = control_->send(peer, &outgoing.words, sizeof(Words), kControlTag);
   } catch (const std::exception&) {
     // It is gone, and its own watcher says so.
   }
 }
 
-std::optional<Failure> Membership::failure() const {
+std::optional<Error> Membership::failure() const {
   const std::lock_guard lock(mutex_);
-  return failure_;
+  if (!failure_) return std::nullopt;
+  return Error(failure_->code, failure_->message, failure_->cause_rank);
 }
 
 bool Membership::failed() const { return failure().has_value(); }
@@ -312,10 +371,9 @@ bool Membership::failed() const { return failure().has_value(); }
 void Membership::throw_if_failed(const std::string& what) const {
   const auto failure = this->failure();
   if (!failure) return;
-  throw Error(
-      failure->code,
-      fmt::format("rank {}: {} cannot go on: {}", world_rank(rank_), what, failure->message),
-      failure->cause_rank);
+  throw Error(failure->code(),
+              fmt::format("rank {}: {} cannot go on: {}", world_rank(rank_), what, failure->what()),
+              failure->rank());
 }
 
 }  // namespace fullshard::comm::c10d

@@ -15,6 +15,7 @@
 
 #include "comm/c10d/link.h"
 #include "comm/shared/operation.h"
+#include "comm/shared/pulse.h"
 #include "fullshard/base/error.h"
 
 namespace fullshard::comm::c10d {
@@ -31,9 +32,11 @@ struct Failure {
 /// Each rank keeps receives open from each other rank, on connections of their own, with a thread
 /// that waits for them: there arrive the last words of a rank that leaves or gives up, at once and
 /// whatever the data connections are busy with, and the questions of a roll call, which that thread
-/// answers. When the connection ends without last words, the rank is lost. The first failure is the
-/// group's; it is told to all ranks and ends the operation that is going on, unless the rank that
-/// failed has done its part of it before. Any thread may call.
+/// answers. When the connection ends without last words, the rank is lost. For the case that it
+/// does not end, because a process is stopped or a cable cut, each rank asks the next one again and
+/// again (beat). The first failure is the group's; it is told to all ranks and ends the operation
+/// that is going on, unless the rank that failed has done its part of it before. Any thread may
+/// call.
 class Membership {
  public:
   /// `control` carries nothing else. `members[r]` is the world's number of the group's rank r.
@@ -80,19 +83,28 @@ class Membership {
   bool answers(int peer) const;
   int waits_for(int peer) const;
 
+  /// As those of shared::Pulse: this rank watches the next one that has not left, and asks it for a
+  /// sign once it has answered the last time.
+  void beat() noexcept;
+  std::vector<shared::Pulse::Beats> beats() const;
+  std::string account_of(int world_rank) const;
+
   /// Makes this the group's failure unless it already has one, tells the others, and interrupts.
   void fail(base::ErrorCode code, int cause_rank, std::string message) noexcept;
 
   /// This rank gives up.
   void abort(std::string_view reason) noexcept;
 
-  /// Throws the group's failure if it has one. `what` is the call that cannot be made.
+  /// The group's failure, if it has one.
+  std::optional<base::Error> failure() const;
+
+  /// Throws it. `what` is the call that cannot be made.
   void throw_if_failed(const std::string& what) const;
   bool failed() const;
 
  private:
   enum class Presence { kPresent, kLeft, kLost };
-  enum class Topic : std::int32_t { kLastWords, kQuestion, kAnswer };
+  enum class Topic : std::int32_t { kLastWords, kQuestion, kAnswer, kPing, kPong };
   /// What ranks say to each other here; one message of fixed size.
   struct Words {
     Topic topic = Topic::kLastWords;
@@ -105,35 +117,40 @@ class Membership {
     std::array<char, 2012> message{};
   };
   /// Receives open at a time. A rank that leaves does not wait until its last words are taken, so
-  /// there is always one open for them: before them come at most a question and an answer.
-  static constexpr std::size_t kListening = 3;
+  /// there is always one open for them: before them come at most a question, a ping, and an answer
+  /// to each.
+  static constexpr std::size_t kListening = 5;
+  struct Outgoing {
+    Words words;
+    std::optional<Message> message;
+  };
   struct Peer {
     Presence presence = Presence::kPresent;
     std::optional<shared::OperationRecord> seen;
     std::int64_t seen_at = 0;
     Words last_words;
     std::optional<Words> answer;
+    std::uint64_t beats = 0;  ///< pings that it has answered
+    Outgoing pong;            ///< to it; it has the last one when it pings again
     std::array<Words, kListening> incoming;
     std::deque<Message> listening;  ///< for `incoming`, in order, the oldest first
     std::thread watcher;
-  };
-  struct Outgoing {
-    Words words;
-    std::optional<Message> message;
   };
 
   void watch(int peer);
   bool take(int peer, const Words& words);
   void answer(int peer);
+  void take_beat(int peer, Topic topic);
+  int next_present_locked() const;
   void judge(int peer, Presence presence);
   void send_locked(int peer, const Words& words) noexcept;
+  void send_locked(int peer, Outgoing& outgoing) noexcept;
   bool all_answered_locked() const;
   std::string last_seen_locked(int peer) const;
   std::optional<Failure> absence_locked(int peer) const;
   bool record_locked(std::optional<Failure> failure);
   void announce_failure() noexcept;
   void say_last_words() noexcept;
-  std::optional<Failure> failure() const;
 
   std::unique_ptr<Link> control_;
   int rank_;
@@ -151,6 +168,9 @@ class Membership {
   bool spoken_ = false;
   bool closing_ = false;
   int waited_for_before_ = -1;  // by the operation that timed out here
+  int watched_ = -1;            // whom this rank pings
+  bool pinging_ = false;        // and whether an answer is due
+  Outgoing ping_;
   std::deque<Outgoing> sent_;
 };
 

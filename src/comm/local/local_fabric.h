@@ -23,6 +23,7 @@ class LocalFabric final : public shared::Fabric {
   std::shared_ptr<SharedSegment> take(shared::Ticket ticket, std::size_t bytes,
                                       std::string_view purpose) override;
   std::optional<std::string> death_of(int rank) override;
+  bool has_processes() const override { return false; }
   int stopped_rank() override { return -1; }
 
  private:

@@ -53,6 +53,7 @@ struct alignas(64) Slot {
   std::atomic<std::uint64_t> finished;   ///< the last operation ended
   std::atomic<std::int64_t> changed_at;  ///< base::Clock nanoseconds of the last change of these
   std::atomic<std::int64_t> noted_at;    ///< the same of `note`
+  std::atomic<std::uint64_t> beats;      ///< how often this rank has shown that its process runs
   std::atomic<std::uint32_t> presence;   ///< Presence
   std::array<Published<OperationRecord>, 2> operations;  ///< operation k is in k % 2
   Published<SignalNote> note;

@@ -37,6 +37,9 @@ class Fabric {
   /// How the rank is known to have died ("its process 1234 has ended"), or nothing while it lives.
   virtual std::optional<std::string> death_of(int rank) = 0;
 
+  /// Whether ranks are processes of their own, which can be stopped one by one.
+  virtual bool has_processes() const = 0;
+
   /// A rank of this host, of any group, whose process is known to be stopped; -1 when there is
   /// none.
   virtual int stopped_rank() = 0;

@@ -185,13 +185,19 @@ void Session::fail(ErrorCode code, int cause_rank, const std::string& message,
   raise(code, full, cause_rank, waiting.flight);
 }
 
-void Session::throw_if_failed(const Waiting& waiting) const {
+std::optional<Error> Session::failure() const {
   const Failure& failure = block_.header().failure;
-  if (failure.state.load(std::memory_order_acquire) != 2) return;
-  raise(failure.code,
+  if (failure.state.load(std::memory_order_acquire) != 2) return std::nullopt;
+  return Error(failure.code, failure.message.data(), failure.cause_rank);
+}
+
+void Session::throw_if_failed(const Waiting& waiting) const {
+  const auto failure = this->failure();
+  if (!failure) return;
+  raise(failure->code(),
         fmt::format("rank {}: {} cannot go on: {}", world_rank(rank_), waiting.describe(),
-                    failure.message.data()),
-        failure.cause_rank, waiting.flight);
+                    failure->what()),
+        failure->rank(), waiting.flight);
 }
 
 void Session::raise(ErrorCode code, const std::string& message, int cause_rank,
@@ -220,6 +226,28 @@ void Session::abort(std::string_view reason) noexcept {
   const std::string_view message(text.data(), std::min(end.size, text.size() - 1));
   record_failure(ErrorCode::kPeerLost, world_rank(rank_), message);
   trace_->write_failure(message);
+}
+
+void Session::beat() noexcept { block_.slot(rank_).beats.fetch_add(1, std::memory_order_relaxed); }
+
+std::vector<Pulse::Beats> Session::beats() const {
+  std::vector<Pulse::Beats> all;
+  for (int other = 0; other < size(); ++other) {
+    const Slot& slot = block_.slot(other);
+    const bool takes_part = slot.presence.load(std::memory_order_acquire) ==
+                            static_cast<std::uint32_t>(Presence::kPresent);
+    if (other == rank_ || !takes_part) continue;
+    all.push_back({world_rank(other), slot.beats.load(std::memory_order_relaxed)});
+  }
+  return all;
+}
+
+std::string Session::account_of(int world_rank) const {
+  const auto seat = std::find(members().begin(), members().end(), world_rank) - members().begin();
+  const char* const state =
+      fabric_->stopped_rank() == world_rank ? "its process is stopped" : "its process does not run";
+  return fmt::format("{}; it {}", fabric_->death_of(world_rank).value_or(state),
+                     last_act(block_.slot(static_cast<int>(seat))));
 }
 
 void Session::note(SignalNote::Act act, std::string_view operation, const OpTag& tag) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "comm/shared/control_block.h"
 #include "comm/shared/counters.h"
 #include "comm/shared/fabric.h"
+#include "comm/shared/pulse.h"
 #include "comm/trace/group_trace.h"
 #include "fullshard/base/deadline.h"
 #include "fullshard/base/error.h"
@@ -80,6 +82,12 @@ class Session {
 
   /// Counters of the meetings of a group's operations.
   Counters rounds() const;
+
+  /// As those of Pulse. Any thread.
+  void beat() noexcept;
+  std::vector<Pulse::Beats> beats() const;
+  std::optional<base::Error> failure() const;
+  std::string account_of(int world_rank) const;
 
   /// Notes what this rank does on a signal board, for other ranks' reports.
   void note(SignalNote::Act act, std::string_view operation, const OpTag& tag);

@@ -8,6 +8,7 @@
 
 #include "comm/shared/arguments.h"
 #include "comm/shared/greeter.h"
+#include "comm/shared/pulse.h"
 #include "comm/shared/session.h"
 #include "fullshard/comm/group.h"
 
@@ -20,7 +21,7 @@ class CollectiveCall;
 /// Data moves through the ranks' staging areas. Each area has two halves, used in turn, with at
 /// least one meeting between; so whoever writes a half again knows that everyone has finished
 /// reading it, because everyone has since arrived at a later meeting.
-class SharedGroup final : public Group, public Greeter {
+class SharedGroup final : public Group, public Greeter, public Pulse {
  public:
   explicit SharedGroup(std::shared_ptr<Session> session);
 
@@ -51,6 +52,12 @@ class SharedGroup final : public Group, public Greeter {
     session_->record_failure(failure.code(), failure.rank(), failure.what());
   }
   std::int64_t bytes_between_hosts() const override { return 0; }
+
+  bool has_pulse() const override { return session_->fabric()->has_processes(); }
+  void beat() noexcept override { session_->beat(); }
+  std::vector<Beats> beats() override { return session_->beats(); }
+  std::optional<base::Error> failure() const override { return session_->failure(); }
+  std::string account_of(int world_rank) override { return session_->account_of(world_rank); }
 
  private:
   std::byte* staging(int rank) const { return session_->block().staging(rank, half_); }

@@ -26,6 +26,7 @@ class ShmFabric final : public shared::Fabric {
   std::shared_ptr<SharedSegment> take(shared::Ticket ticket, std::size_t bytes,
                                       std::string_view purpose) override;
   std::optional<std::string> death_of(int rank) override;
+  bool has_processes() const override { return true; }
   int stopped_rank() override;
 
  private:

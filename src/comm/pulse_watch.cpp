@@ -1,0 +1,97 @@
+#include "comm/pulse_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+namespace fullshard::comm {
+namespace {
+
+using base::Clock;
+using base::Duration;
+
+// Signs of life for a long timeout need not come more often.
+constexpr Duration kLongestPause = std::chrono::seconds(3);
+
+/// When each rank was last heard of.
+class Silences {
+ public:
+  using Beats = shared::Pulse::Beats;
+
+  explicit Silences(Duration timeout) : timeout_(timeout) {}
+
+  /// The rank that has been silent for longer than the timeout, for longest, and for how long.
+  std::optional<std::pair<int, Duration>> update(const std::vector<Beats>& all) {
+    const auto now = Clock::now();
+    // Whoever stood still itself, with its job or its machine, could have heard nobody.
+    const bool was_deaf = now - std::exchange(last_update_, now) > timeout_ / 2;
+    std::map<int, Heard> heard;
+    std::optional<std::pair<int, Duration>> longest;
+    for (const Beats& beats : all) {
+      const auto before = heard_.find(beats.rank);
+      const bool is_news =
+          was_deaf || before == heard_.end() || before->second.count != beats.count;
+      const auto at = is_news ? now : before->second.at;
+      heard[beats.rank] = {beats.count, at};
+      if (now - at > timeout_ && (!longest || now - at > longest->second)) {
+        longest = {beats.rank, now - at};
+      }
+    }
+    heard_ = std::move(heard);
+    return longest;
+  }
+
+ private:
+  struct Heard {
+    std::uint64_t count = 0;
+    Clock::time_point at;
+  };
+
+  Duration timeout_;
+  Clock::time_point last_update_ = Clock::now();
+  std::map<int, Heard> heard_;  // by rank
+};
+
+}  // namespace
+
+PulseWatch::PulseWatch(int rank, shared::Pulse& pulse, Duration timeout,
+                       std::function<void(const base::Error&)> report)
+    : rank_(rank), pulse_(pulse), timeout_(timeout), report_(std::move(report)), thread_([this] {
+        run();
+      }) {}
+
+PulseWatch::~PulseWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+bool PulseWatch::stopping_after(Duration pause) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, pause, [this] { return stopping_; });
+}
+
+void PulseWatch::run() {
+  Silences silences(timeout_);
+  const Duration pause = std::min(timeout_ / 10, kLongestPause);
+  do {
+    pulse_.beat();
+    if (const auto failure = pulse_.failure()) return report_(*failure);
+    const auto silent = silences.update(pulse_.beats());
+    if (!silent) continue;
+    const auto [rank, silence] = *silent;
+    report_({base::ErrorCode::kPeerLost,
+             fmt::format("rank {}: rank {} is lost: it has shown no sign of life for {:.3g} s: {}",
+                         rank_, rank, base::seconds(silence), pulse_.account_of(rank)),
+             rank});
+    return;
+  } while (!stopping_after(pause));
+}
+
+}  // namespace fullshard::comm

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "comm/shared/pulse.h"
+#include "fullshard/base/deadline.h"
+#include "fullshard/base/error.h"
+
+namespace fullshard::comm {
+
+/// Keeps this rank's pulse going, and reports a rank whose pulse has stopped: a process that is
+/// stopped or starved, or a host that is frozen or cannot be reached any more though no connection
+/// broke. Reports a failure of the group as well, of which a rank that uses other groups only would
+/// not hear. A thread of its own does all this, for as long as the object lives.
+class PulseWatch {
+ public:
+  /// `rank` is this one. `report` is called once at most, by the thread, with the group's
+  /// failure or an error kPeerLost that names the rank which has shown nothing for `timeout`; it
+  /// must not block.
+  PulseWatch(int rank, shared::Pulse& pulse, base::Duration timeout,
+             std::function<void(const base::Error&)> report);
+  ~PulseWatch();
+  PulseWatch(const PulseWatch&) = delete;
+  PulseWatch& operator=(const PulseWatch&) = delete;
+
+ private:
+  void run();
+  bool stopping_after(base::Duration pause);
+
+  int rank_;
+  shared::Pulse& pulse_;
+  base::Duration timeout_;
+  std::function<void(const base::Error&)> report_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace fullshard::comm

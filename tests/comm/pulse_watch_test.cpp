@@ -1,0 +1,114 @@
+#include "comm/pulse_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace fullshard::comm::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+constexpr base::Duration kTimeout = milliseconds(500);
+
+/// Three ranks, as rank 0 sees the others.
+class MadeUpPulse final : public shared::Pulse {
+ public:
+  bool has_pulse() const override { return true; }
+  void beat() noexcept override { ++beats_; }
+  std::vector<Beats> beats() override {
+    const int round = ++rounds_;
+    std::vector<Beats> all = {{1, static_cast<std::uint64_t>(round)}};
+    if (!left_) all.push_back({2, stopped_ ? 1U : static_cast<std::uint64_t>(round)});
+    return all;
+  }
+  std::optional<base::Error> failure() const override {
+    if (!failed_) return std::nullopt;
+    return base::Error(base::ErrorCode::kPeerLost, "rank 0: rank 2 is lost: it gave up", 2);
+  }
+  std::string account_of(int world_rank) override {
+    return "an account of rank " + std::to_string(world_rank);
+  }
+
+  void stop() { stopped_ = true; }
+  void leave() { left_ = true; }
+  void fail() { failed_ = true; }
+  int own_beats() const { return beats_; }
+
+ private:
+  std::atomic<int> beats_ = 0;
+  std::atomic<int> rounds_ = 0;
+  std::atomic<bool> stopped_ = false;
+  std::atomic<bool> left_ = false;
+  std::atomic<bool> failed_ = false;
+};
+
+class Reports {
+ public:
+  std::function<void(const base::Error&)> function() {
+    return [this](const base::Error& error) {
+      EXPECT_EQ(error.code(), base::ErrorCode::kPeerLost);
+      EXPECT_EQ(error.rank(), 2);
+      text_ = error.what();
+      ++count_;
+    };
+  }
+  int count() const { return count_; }
+  /// After await().
+  const std::string& text() const { return text_; }
+  void await() const {
+    while (count_ == 0) std::this_thread::sleep_for(milliseconds(1));
+  }
+
+ private:
+  std::string text_;
+  std::atomic<int> count_ = 0;
+};
+
+TEST(PulseWatch, ReportsARankThatShowsNothingAnyMoreOnce) {
+  MadeUpPulse pulse;
+  Reports reports;
+  const PulseWatch watch(0, pulse, kTimeout, reports.function());
+  std::this_thread::sleep_for(3 * kTimeout / 2);
+  EXPECT_EQ(reports.count(), 0);
+  EXPECT_GT(pulse.own_beats(), 1);
+  pulse.stop();
+  reports.await();
+  std::this_thread::sleep_for(3 * kTimeout / 2);
+  EXPECT_EQ(reports.count(), 1);
+  EXPECT_THAT(reports.text(), HasSubstr("rank 0: rank 2 is lost: it has shown no sign of life"));
+  EXPECT_THAT(reports.text(), HasSubstr("s: an account of rank 2"));
+}
+
+TEST(PulseWatch, ReportsAFailureOfTheGroup) {
+  MadeUpPulse pulse;
+  Reports reports;
+  const PulseWatch watch(0, pulse, kTimeout, reports.function());
+  pulse.fail();
+  reports.await();
+  EXPECT_THAT(reports.text(), HasSubstr("it gave up"));
+}
+
+TEST(PulseWatch, DoesNotMissARankThatHasLeft) {
+  MadeUpPulse pulse;
+  Reports reports;
+  const PulseWatch watch(0, pulse, kTimeout, reports.function());
+  pulse.leave();
+  std::this_thread::sleep_for(3 * kTimeout);
+  EXPECT_EQ(reports.count(), 0);
+}
+
+TEST(PulseWatch, EndsAtOnce) {
+  MadeUpPulse pulse;
+  Reports reports;
+  const auto begin = base::Clock::now();
+  { const PulseWatch watch(0, pulse, std::chrono::hours(1), reports.function()); }
+  EXPECT_LT(base::seconds(base::Clock::now() - begin), 2.0);
+}
+
+}  // namespace
+}  // namespace fullshard::comm::testing
