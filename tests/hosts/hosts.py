@@ -61,6 +61,7 @@ class Ranks:
     def __init__(self, processes, hosts):
         self.processes = processes
         self.hosts = hosts  # by rank
+        self.stderr = []  # by rank, of those that have ended
 
     def on(self, host):
         return [p for p, at in zip(self.processes, self.hosts) if at == host]

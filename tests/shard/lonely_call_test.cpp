@@ -1,11 +1,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <string>
 
+#include "comm/exchanges.h"
+#include "comm/processes.h"
 #include "comm/ranks.h"
 #include "comm/shared_flags.h"
 #include "fullshard/base/error.h"
+#include "fullshard/comm/c10d/gloo.h"
+#include "fullshard/comm/shm.h"
 #include "support/networks.h"
 #include "support/training.h"
 
@@ -120,6 +125,60 @@ TEST_P(LonelyCalls, C10_ALoadWithARankThatStandsStillNamesIt) {
       trained.sharded.full_state_dict();  // without shared memory loading waits for nobody
     });
   });
+}
+
+enum class Between { kSharedMemory, kMessages };
+
+class StoppedRanks : public ::testing::TestWithParam<Between> {
+ protected:
+  using FileExchange = comm::testing::FileExchange;
+
+  // As one of four processes.
+  comm::World join(int rank, FileExchange exchange) const {
+    const comm::CommOptions options{.timeout = std::chrono::minutes(2),
+                                    .heartbeat_timeout = std::chrono::seconds(2),
+                                    .interface = "lo"};
+    if (GetParam() == Between::kSharedMemory) {
+      return comm::make_shm_world(rank, 4, rank, exchange, options);
+    }
+    const auto store = rendezvous::Store::over_file((folder_.path() / "store").string(), 4);
+    return comm::make_gloo_world(rank, 4, store, options);
+  }
+
+  fullshard::testing::TemporaryFolder folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Between, StoppedRanks,
+                         ::testing::Values(Between::kSharedMemory, Between::kMessages),
+                         [](const auto& info) {
+                           return info.param == Between::kSharedMemory ? "SharedMemory"
+                                                                       : "Messages";
+                         });
+
+// By its heartbeat, long before the deadline.
+TEST_P(StoppedRanks, C10_ALoadWithAStoppedRankNamesIt) {
+  const FileExchange exchange;
+  comm::testing::Processes processes;
+  for (int rank = 0; rank < 4; ++rank) {
+    processes.start([&, rank] {
+      comm::World world = join(rank, exchange);
+      const Trained trained(world);
+      const StateDict state = trained.sharded.full_state_dict();
+      if (rank == 1) raise(SIGSTOP);
+      try {
+        trained.sharded.load_state_dict(state);
+        trained.sharded.full_state_dict();  // without shared memory loading waits for nobody
+        ADD_FAILURE() << "the stopped rank was not missed";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.rank(), 1) << error.what();
+        EXPECT_THAT(std::string(error.what()), HasSubstr("rank 1 is lost: it has shown no sign"));
+      }
+    });
+  }
+  for (const int rank : {0, 2, 3}) {
+    const auto ended = processes.wait(rank);
+    EXPECT_TRUE(ended.exited_well()) << "rank " << rank << ": " << ended.text;
+  }
 }
 
 }  // namespace

@@ -2,9 +2,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -18,7 +22,8 @@
 #include "support/training.h"
 
 // Four ranks train; at a random moment one of them is killed or stopped. Every other one has to
-// leave within its deadline, with an error that names it, and nothing may stay behind.
+// leave within its deadline, with an error that names it, and nothing may stay behind. How long the
+// deaths went unnoticed is printed.
 
 namespace fullshard::shard {
 namespace {
@@ -31,6 +36,7 @@ using std::chrono::seconds;
 
 constexpr int kRanks = 4;
 constexpr base::Duration kTimeout = seconds(3);
+constexpr base::Duration kHeartbeat = seconds(2);
 
 enum class Way { kShm, kGloo, kHosts };
 constexpr const char* kWays[] = {"shared memory", "Gloo", "two hosts"};
@@ -40,12 +46,13 @@ struct Case {
   ShardingStrategy strategy;
   int victim;
   int signal;
+  bool by_heartbeat;     // a stopped rank is to be found by its heartbeat, not by the deadline
   base::Duration after;  // of the first step
 
   std::string describe() const {
     return std::string(kWays[static_cast<int>(way)]) + ", strategy " +
-           std::to_string(static_cast<int>(strategy)) + ", signal " + std::to_string(signal) +
-           " to rank " + std::to_string(victim) + " after " +
+           std::to_string(static_cast<int>(strategy)) + (by_heartbeat ? ", heartbeat" : "") +
+           ", signal " + std::to_string(signal) + " to rank " + std::to_string(victim) + " after " +
            std::to_string(base::seconds(after) * 1e3) + " ms";
   }
 };
@@ -60,21 +67,35 @@ Case draw(std::mt19937& random) {
   drawn.strategy = below(3) == 0 ? ShardingStrategy::HYBRID_SHARD : ShardingStrategy::FULL_SHARD;
   drawn.victim = below(kRanks);
   drawn.signal = below(4) == 0 ? SIGSTOP : SIGKILL;
+  drawn.by_heartbeat = below(2) == 0;
   drawn.after = std::chrono::microseconds(below(60'000));
   return drawn;
 }
 
 comm::World join(const Case& drawn, int rank, FileExchange exchange,
                  const std::filesystem::path& store) {
-  comm::CommOptions options{.timeout = kTimeout, .interface = "lo"};
+  comm::CommOptions options{.timeout = kTimeout, .heartbeat_timeout = {}, .interface = "lo"};
+  if (drawn.by_heartbeat) {
+    options.timeout = 10 * kTimeout;
+    options.heartbeat_timeout = kHeartbeat;
+  }
   if (drawn.way == Way::kShm) return comm::make_shm_world(rank, kRanks, rank, exchange, options);
   const auto keys = rendezvous::Store::over_file(store.string(), kRanks);
   if (drawn.way == Way::kGloo) return comm::make_gloo_world(rank, kRanks, keys, options);
   return comm::testing::join_hosts(rank, {0, 0, 1, 1}, keys, options);
 }
 
+// Microseconds of the clock that all processes share.
+int stamp() {
+  return static_cast<int>(
+      std::chrono::duration_cast<std::chrono::microseconds>(base::Clock::now().time_since_epoch())
+          .count() %
+      (1 << 30));
+}
+
 // Trains until that fails, and throws unless it does as it should.
-void train_until_it_fails(const Case& drawn, comm::World world, const SharedFlags& steps) {
+void train_until_it_fails(const Case& drawn, comm::World world, const SharedFlags& steps,
+                          const SharedFlags& noticed) {
   const auto task = testing::mlp_problem({7, 13, 13, 5});
   const int rank = world.rank();
   const bool hybrid = drawn.strategy == ShardingStrategy::HYBRID_SHARD;
@@ -89,34 +110,57 @@ void train_until_it_fails(const Case& drawn, comm::World world, const SharedFlag
       steps.set(rank, step);
     }
   } catch (const base::Error& error) {
+    noticed.set(rank, stamp());
     const double waited = base::seconds(base::Clock::now() - before);
     EXPECT_EQ(error.rank(), drawn.victim) << error.what();
-    EXPECT_EQ(error.code() == base::ErrorCode::kTimeout, drawn.signal == SIGSTOP) << error.what();
-    // The step until then, the deadline, and a roll call in the group and in the world's.
+    const bool late = drawn.signal == SIGSTOP && !drawn.by_heartbeat;
+    EXPECT_EQ(error.code() == base::ErrorCode::kTimeout, late) << error.what();
+    // The step until then, the deadline, and a roll call in the group and in the world's; or the
+    // time without a heartbeat, and the one until others look for news.
     EXPECT_LE(waited, 3 * base::seconds(kTimeout)) << error.what();
   }
 }
 
-void run(const Case& drawn) {
+// Whether the socket at which the ranks met is still there.
+bool is_socket_there(FileExchange exchange) {
+  const std::string name = exchange.get("comm/shm/address", kTimeout).substr(0, 32);
+  std::ifstream file("/proc/net/unix");
+  for (std::string line; std::getline(file, line);) {
+    if (line.find(name) != std::string::npos) return true;
+  }
+  return false;
+}
+
+// Returns how many seconds after the signal each survivor noticed.
+std::vector<double> run(const Case& drawn) {
   const fullshard::testing::TemporaryFolder folder;
   const FileExchange exchange;
   const SharedFlags steps(kRanks);
+  const SharedFlags noticed(kRanks);
   Processes processes;
   for (int rank = 0; rank < kRanks; ++rank) {
     processes.start([&, rank] {
-      train_until_it_fails(drawn, join(drawn, rank, exchange, folder.path() / "store"), steps);
+      train_until_it_fails(drawn, join(drawn, rank, exchange, folder.path() / "store"), steps,
+                           noticed);
     });
   }
   for (int rank = 0; rank < kRanks; ++rank) steps.await(rank);
   std::this_thread::sleep_for(drawn.after);
+  const int sent = stamp();
   ::kill(processes.pid(drawn.victim), drawn.signal);
+  std::vector<double> seconds;
   for (int rank = 0; rank < kRanks; ++rank) {
     if (rank == drawn.victim) continue;
     const Ended ended = processes.wait(rank);
     EXPECT_TRUE(ended.exited_well())
         << "rank " << rank << " ended with exit code " << ended.exit_code << ", signal "
         << ended.signal << ": " << ended.text;
+    seconds.push_back((noticed.get(rank) - sent) * 1e-6);
   }
+  processes.kill(drawn.victim);
+  processes.wait(drawn.victim);
+  EXPECT_FALSE(drawn.way == Way::kShm && is_socket_there(exchange));
+  return seconds;
 }
 
 std::ptrdiff_t entries_of(const std::filesystem::path& folder) {
@@ -137,13 +181,23 @@ TEST(Kills, EverySurvivorNamesTheDeadAndNothingStaysBehind) {
   const int kills = asked == nullptr ? 10 : std::atoi(asked);
   std::mt19937 random(seed == nullptr ? 1U : static_cast<unsigned>(std::atoi(seed)));
   const auto descriptors = entries_of("/proc/self/fd");
+  std::map<Way, std::vector<double>> unnoticed;  // seconds that deaths were
   for (int number = 0; number < kills && !HasFailure(); ++number) {
     const Case drawn = draw(random);
     SCOPED_TRACE("kill " + std::to_string(number) + ": " + drawn.describe());
-    run(drawn);
+    const std::vector<double> seconds = run(drawn);
+    std::vector<double>& deaths = unnoticed[drawn.way];
+    if (drawn.signal == SIGKILL) deaths.insert(deaths.end(), seconds.begin(), seconds.end());
     EXPECT_EQ(entries_of("/proc/self/fd"), descriptors);
     EXPECT_EQ(shared_memory_files(), 0);
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a process stays behind";
+  }
+  for (auto& [way, seconds] : unnoticed) {
+    if (seconds.empty()) continue;
+    std::ranges::sort(seconds);
+    std::printf("%s: %zu times a death was noticed after %.1f ms (median), %.1f ms (longest)\n",
+                kWays[static_cast<int>(way)], seconds.size(), seconds[seconds.size() / 2] * 1e3,
+                seconds.back() * 1e3);
   }
 }
 
