@@ -128,10 +128,11 @@ TEST(Experts, AreOwnedWhole) {
            {3, "0:[0,128) 1:[128,320) 2:[320,384)"},
            {4, "0:[0,128) 1:[128,192) 2:[192,320) 3:[320,384)"}}) {
     EXPECT_THAT(table_of(kMixture, ranks, between_experts(1)),
-                HasSubstr("  experts.weight  [6, 8, 8]  " + owners + "\n"));
+                HasSubstr("  experts.weight  [6, 8, 8]  " + owners + "  atom 1 row\n"));
   }
-  EXPECT_THAT(table_of(kMixture, 3, between_experts(2)),
-              HasSubstr("  experts.weight  [6, 8, 8]  0:[0,128) 1:[128,256) 2:[256,384)\n"));
+  EXPECT_THAT(
+      table_of(kMixture, 3, between_experts(2)),
+      HasSubstr("  experts.weight  [6, 8, 8]  0:[0,128) 1:[128,256) 2:[256,384)  atom 2 rows\n"));
 }
 
 class HeadsAndExperts : public ::testing::TestWithParam<int> {};
