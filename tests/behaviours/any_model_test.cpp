@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "support/equality.h"
+#include "support/networks.h"
 #include "support/recomputed.h"
 
 // Ways of using a model that hooks on forward would miss. All of them must train as if unsharded.
@@ -40,13 +41,17 @@ const Problem kStack = testing::problem_of<Stack>(5, 5);
 
 using StackPasses = std::function<void(Stack&, const Batch&)>;
 
+// On ranks that share memory and on ranks that send messages.
 void expect_equal(const StackPasses& passes) {
-  testing::expect_equal_passes_for_strategies(
-      kStack,
-      [&](testing::Model& model, const Batch& batch, const Turn&) {
-        passes(static_cast<Stack&>(model), batch);
-      },
-      {.ranks = 3, .training = {.steps = 4}});
+  for (const bool over_gloo : {false, true}) {
+    SCOPED_TRACE(over_gloo ? "over Gloo" : "sharing memory");
+    testing::expect_equal_passes_for_strategies(
+        kStack,
+        [&](testing::Model& model, const Batch& batch, const Turn&) {
+          passes(static_cast<Stack&>(model), batch);
+        },
+        {.ranks = 3, .training = {.steps = 4}, .over_gloo = over_gloo});
+  }
 }
 
 TEST(AnyModel, TwoForwardsThenTwoBackwards) {
@@ -148,7 +153,7 @@ void expect_equal_outputs() {
   const Batch batch = kStack.batch(0);
   const Guard guard;
   const at::Tensor expected = plain->loss(batch.x, batch.y);
-  comm::run_as_threads(2, [&](comm::World& world) {
+  testing::run_both_ways(2, [&](comm::World& world) {
     const auto model = kStack.build();
     const auto sharded = fully_shard(model, world.mesh());
     const Guard guard_of_this_thread;
@@ -283,10 +288,13 @@ struct SparseTable : testing::Model {
 };
 
 TEST(AnyModel, SparseGradients) {
-  testing::expect_equal_training(testing::problem_of<SparseTable>(4, 3),
-                                 {.ranks = 3,
-                                  .training = {.optimizer = testing::Optimizer::kSgd},
-                                  .sharding = {.auto_wrap_policy = wrap_named({"table", "head"})}});
+  for (const bool over_gloo : {false, true}) {
+    testing::expect_equal_training(testing::problem_of<SparseTable>(4, 3),
+                                   {.ranks = 3,
+                                    .training = {.optimizer = testing::Optimizer::kSgd},
+                                    .sharding = {.auto_wrap_policy = wrap_named({"table", "head"})},
+                                    .over_gloo = over_gloo});
+  }
 }
 
 // Two sharded models in one backward pass: each reduces its own gradients.
@@ -329,7 +337,7 @@ TEST(AnyModel, TwoModelsInOneBackward) {
       train_pair([](const auto& maker,
                     const auto& judge) { return std::pair(plain_one(maker), plain_one(judge)); },
                  0, 1);
-  comm::run_as_threads(2, [&](comm::World& world) {
+  testing::run_both_ways(2, [&](comm::World& world) {
     const auto actual = train_pair(
         [&](const auto& maker, const auto& judge) {
           return std::pair(sharded_one(maker, world), sharded_one(judge, world));
@@ -369,7 +377,10 @@ TEST(AnyModel, OperatorsOverParametersOfSeveralUnits) {
     }
     model.loss(batch.x, batch.y).backward();
   };
-  testing::expect_equal_passes_for_strategies(task, passes, {.training = {.steps = 5}});
+  for (const bool over_gloo : {false, true}) {
+    testing::expect_equal_passes_for_strategies(task, passes,
+                                                {.training = {.steps = 5}, .over_gloo = over_gloo});
+  }
 }
 
 }  // namespace

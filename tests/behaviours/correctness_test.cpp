@@ -1,15 +1,10 @@
 #include <gtest/gtest.h>
 
-#include <array>
-#include <map>
-#include <optional>
-#include <string>
-#include <tuple>
-#include <vector>
+#include <algorithm>
+#include <utility>
 
-#include "fullshard/base/error.h"
+#include "support/equality.h"
 #include "support/networks.h"
-#include "support/training.h"
 
 // B: correctness and numerics.
 
@@ -67,161 +62,6 @@ TEST(Behaviours, B1_AParameterOfOneElementTrains) {
   }
 }
 
-// What each rank would have by itself, averaged.
-StateDict mean_of_ranks(const Problem& task, const std::vector<std::int64_t>& steps, int ranks) {
-  StateDict mean;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto plain = task.build();
-    for (const std::int64_t step : steps) {
-      const Batch batch = rows_of_rank(task.batch(step), rank, ranks);
-      plain->loss(batch.x, batch.y).backward();
-    }
-    for (const auto& item : plain->named_parameters()) {
-      const at::Tensor part = item.value().grad().flatten() / ranks;
-      mean[item.key()] = rank == 0 ? part : mean[item.key()] + part;
-    }
-  }
-  return mean;
-}
-
-class Averaging
-    : public ::testing::TestWithParam<std::tuple<at::ScalarType, ShardingStrategy, bool>> {};
-
-TEST_P(Averaging, B2_GradientsAreTheMeanOverRanks) {
-  const auto [dtype, strategy, deferred] = GetParam();
-  const Problem task = testing::mlp_problem({5, 7, 3}, dtype);
-  const std::vector<std::int64_t> steps =
-      deferred ? std::vector<std::int64_t>{0, 1, 2} : std::vector<std::int64_t>{0};
-  const StateDict mean = mean_of_ranks(task, steps, 4);
-  testing::run_on_every_backend(4, [&, chosen = strategy, type = dtype](comm::World& world) {
-    const auto model = task.build();
-    const int replicas = chosen == ShardingStrategy::HYBRID_SHARD ? 2 : 1;
-    const auto sharded =
-        fully_shard(model, world.mesh({.replicate = replicas}), {.sharding_strategy = chosen});
-    for (const std::int64_t step : steps) {
-      sharded.set_requires_gradient_sync(step == steps.back());
-      const Batch batch = rows_of_rank(task.batch(step), world.rank(), world.size());
-      model->loss(batch.x, batch.y).backward();
-    }
-    const double tolerance = type == at::kDouble ? 1e-12 : 1e-6;
-    for (const auto& shard : sharded.named_parameters()) {
-      const at::Tensor expected =
-          mean.at(shard.name).narrow(0, shard.begin, shard.end - shard.begin);
-      EXPECT_TRUE(at::allclose(shard.tensor.grad(), expected, tolerance, tolerance)) << shard.name;
-    }
-  });
-}
-
-constexpr std::array kEveryStrategy = {
-    ShardingStrategy::FULL_SHARD, ShardingStrategy::SHARD_GRAD_OP, ShardingStrategy::NO_SHARD,
-    ShardingStrategy::HYBRID_SHARD, ShardingStrategy::SHARD_OPTIMIZER_ONLY};
-
-INSTANTIATE_TEST_SUITE_P(Behaviours, Averaging,
-                         ::testing::Combine(::testing::Values(at::kFloat, at::kDouble),
-                                            ::testing::ValuesIn(kEveryStrategy),
-                                            ::testing::Bool()));
-
-class OptimizerMadeLate
-    : public ::testing::TestWithParam<std::tuple<testing::Optimizer, ShardingStrategy>> {};
-
-// An optimizer on the module's parameters, made before or after sharding and a first forward, is
-// an error; one on the sharded parameters trains what unsharded training trains.
-TEST_P(OptimizerMadeLate, B4_TrainsOrIsAnError) {
-  const auto [kind, strategy] = GetParam();
-  const Problem task = testing::mlp_problem({4, 4, 4});
-  const StateDict expected = testing::train_reference(task, {.steps = 1, .optimizer = kind});
-  comm::run_as_threads(2, [&, kind = kind, strategy = strategy](comm::World& world) {
-    const auto model = task.build();
-    const auto before = testing::stock_optimizer(kind, model->parameters());
-    const int replicas = strategy == ShardingStrategy::HYBRID_SHARD ? 2 : 1;
-    const auto sharded =
-        fully_shard(model, world.mesh({.replicate = replicas}), {.sharding_strategy = strategy});
-    const Batch batch = rows_of_rank(task.batch(0), world.rank(), world.size());
-    {
-      const at::NoGradGuard no_grad;
-      model->loss(batch.x, batch.y);
-    }
-    const auto after = testing::stock_optimizer(kind, model->parameters());
-    const auto right = testing::stock_optimizer(kind, sharded.parameters());
-    model->loss(batch.x, batch.y).backward();
-    for (torch::optim::Optimizer* wrong : {before.get(), after.get()}) {
-      try {
-        wrong->step();
-        ADD_FAILURE() << "stepped without an error";
-      } catch (const base::Error& error) {
-        EXPECT_NE(std::string(error.what()).find("sharded.parameters()"), std::string::npos);
-      }
-    }
-    right->step();
-    testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(Behaviours, OptimizerMadeLate,
-                         ::testing::Combine(::testing::Values(testing::Optimizer::kSgd,
-                                                              testing::Optimizer::kAdam),
-                                            ::testing::ValuesIn(kEveryStrategy)));
-
-TEST(Behaviours, B4_ConvertingAShardedModelIsAnError) {
-  const Problem task = testing::mlp_problem({4, 4, 4});
-  comm::run_as_threads(2, [&](comm::World& world) {
-    const auto model = task.build();
-    const auto sharded = fully_shard(model, world.mesh());
-    model->to(at::kDouble);  // what it is already
-    const Batch batch = rows_of_rank(task.batch(0), world.rank(), world.size());
-    model->loss(batch.x, batch.y).backward();
-    model->to(at::kFloat);
-    try {
-      model->loss(batch.x.to(at::kFloat), batch.y.to(at::kFloat)).backward();
-      ADD_FAILURE() << "trained without an error";
-    } catch (const base::Error& error) {
-      EXPECT_NE(std::string(error.what()).find("module->to()"), std::string::npos) << error.what();
-    }
-  });
-}
-
-// The module's own zero_grad means what it says, although the gradients lie elsewhere.
-TEST(Behaviours, B4_TheModulesZeroGradClearsTheShards) {
-  const Problem task = testing::mlp_problem({4, 4, 4});
-  const auto reference = task.build();
-  const Batch second = task.batch(1);
-  reference->loss(second.x, second.y).backward();
-  for (const bool set_to_none : {true, false}) {
-    comm::run_as_threads(2, [&](comm::World& world) {
-      const auto model = task.build();
-      const auto sharded = fully_shard(model, world.mesh());
-      for (const int step : {0, 1}) {
-        model->zero_grad(set_to_none);
-        const Batch batch = rows_of_rank(task.batch(step), world.rank(), world.size());
-        model->loss(batch.x, batch.y).backward();
-      }
-      for (const auto& shard : sharded.named_parameters()) {
-        const at::Tensor whole = reference->named_parameters()[shard.name].grad().flatten();
-        const at::Tensor expected = whole.narrow(0, shard.begin, shard.end - shard.begin);
-        EXPECT_TRUE(at::allclose(shard.tensor.grad(), expected, 1e-10, 1e-12)) << shard.name;
-      }
-    });
-  }
-}
-
-TEST(Behaviours, B4_GradientsWithAGraphAreTakenOnce) {
-  const Problem task = testing::mlp_problem({4, 4, 4});
-  const auto reference = task.build();
-  const Batch whole = task.batch(0);
-  reference->loss(whole.x, whole.y).backward();
-  comm::run_as_threads(2, [&](comm::World& world) {
-    const auto model = task.build();
-    const auto sharded = fully_shard(model, world.mesh());
-    const Batch batch = rows_of_rank(whole, world.rank(), world.size());
-    model->loss(batch.x, batch.y).backward({}, /*retain_graph=*/true, /*create_graph=*/true);
-    for (const auto& shard : sharded.named_parameters()) {
-      const at::Tensor all = reference->named_parameters()[shard.name].grad().flatten();
-      const at::Tensor expected = all.narrow(0, shard.begin, shard.end - shard.begin);
-      EXPECT_TRUE(at::allclose(shard.tensor.grad(), expected, 1e-10, 1e-12)) << shard.name;
-    }
-  });
-}
-
 struct TwoHeads : testing::Model {
   TwoHeads() {
     for (int i = 0; i < 3; ++i) layers->push_back(torch::nn::Linear(6, 6));
@@ -262,50 +102,54 @@ TEST(Behaviours, B9_SecondBackwardOverARetainedGraph) {
   });
 }
 
-struct Outputs {
-  at::Tensor first;
-  std::vector<at::Tensor> more;
-};
-
-struct Containers : testing::Model {
-  Containers() {
-    for (int i = 0; i < 5; ++i) layers->push_back(torch::nn::Linear(4, 4));
-    register_module("layers", layers);
-    to(at::kDouble);
+// An auxiliary loss reads norm and head, which are one unit, before the blocks; the loss does
+// behind.
+struct EarlyLoss : testing::Model {
+  EarlyLoss() : first(6, 6), norm(torch::nn::LayerNormOptions({6})), head(6, 6) {
+    register_module("first", first);
+    register_module("norm", norm);
+    register_module("head", head);
+    for (int i = 0; i < 2; ++i) blocks->push_back(torch::nn::Linear(6, 6));
+    register_module("blocks", blocks);
   }
-  at::Tensor run(std::size_t i, const at::Tensor& x) {
-    return torch::tanh(layers[i]->as<torch::nn::Linear>()->forward(x));
-  }
-  std::tuple<at::Tensor, at::Tensor> as_tuple(const at::Tensor& x) { return {run(0, x), x * 2}; }
-  std::vector<at::Tensor> as_vector(const at::Tensor& x) { return {run(1, x), x}; }
-  std::map<std::string, at::Tensor> as_map(const at::Tensor& x) { return {{"out", run(2, x)}}; }
-  Outputs as_struct(const at::Tensor& x) { return {run(3, x), {x * x, run(3, x * x)}}; }
-  std::optional<at::Tensor> as_optional(const at::Tensor& x) { return run(4, x); }
-
-  // The subset of outputs that the loss uses changes from step to step.
   at::Tensor loss(const at::Tensor& x, const at::Tensor& y) override {
-    const int choice = step++;
-    at::Tensor sum = at::zeros({}, at::kDouble);
-    if (choice % 2 == 0) sum = sum + std::get<0>(as_tuple(x)).mean();
-    if (choice % 3 != 1) sum = sum + as_vector(x)[0].pow(2).mean();
-    if (choice % 3 != 2) sum = sum + as_map(x).at("out").mean();
-    const Outputs outputs = as_struct(x);
-    sum = sum + (choice % 2 == 0 ? outputs.more[1] : outputs.first).mean();
-    if (const auto last = as_optional(x)) sum = sum + (*last - y).pow(2).mean();
-    return sum;
+    at::Tensor h = torch::tanh(first(x));
+    const at::Tensor early = head(norm(h));
+    for (const auto& block : *blocks) {
+      h = h + torch::tanh(block->as<torch::nn::Linear>()->forward(h));
+    }
+    return (head(norm(h)) - y).pow(2).mean() + 0.3 * (early - y).abs().mean();
   }
-  torch::nn::ModuleList layers;
-  int step = 0;
+  torch::nn::Linear first;
+  torch::nn::LayerNorm norm;
+  torch::nn::Linear head;
+  torch::nn::ModuleList blocks;
 };
 
-TEST(Behaviours, B11_OutputsInContainers) {
-  Problem task = testing::mlp_problem({4, 4, 4, 4, 4, 4});
-  task.build = [] { return testing::build_seeded([] { return std::make_shared<Containers>(); }); };
-  const testing::TrainOptions options{.steps = 7};
-  const StateDict expected = testing::train_reference(task, options);
-  comm::run_as_threads(2, [&](comm::World& world) {
-    testing::expect_match(testing::train_sharded(task, world, {}, options), expected, 1e-10);
-  });
+TEST(Behaviours, B15_AModuleOfAGroupedUnitIsUsedAgain) {
+  const Problem task = testing::problem_of<EarlyLoss>(6, 6);
+  constexpr std::int64_t kSteps = 4;
+  const StateDict expected = testing::train_reference(task, {.steps = kSteps});
+  for (const auto strategy : {ShardingStrategy::FULL_SHARD, ShardingStrategy::SHARD_GRAD_OP,
+                              ShardingStrategy::SHARD_OPTIMIZER_ONLY}) {
+    testing::run_both_ways(2, [&](comm::World& world) {
+      const auto model = task.build();
+      const auto sharded = fully_shard(
+          model, world.mesh(),
+          {.auto_wrap_policy = with_groups(wrap_named({"blocks.*"}), {{"norm", "head"}}),
+           .sharding_strategy = strategy});
+      testing::train_steps(*model, sharded, world, task, {.steps = kSteps});
+      testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
+      const auto units = sharded.counters().units;
+      const auto group = std::find_if(units.begin(), units.end(), [](const UnitCounters& unit) {
+        return unit.name == "norm + head";
+      });
+      ASSERT_NE(group, units.end());
+      // It had left before it was used again: for the first use, the second, and the first's
+      // backward.
+      if (strategy == ShardingStrategy::FULL_SHARD) EXPECT_GE(group->all_gathers, 3 * kSteps);
+    });
+  }
 }
 
 TEST(Behaviours, B14_RunsAreRepeatableAndStrategiesAgree) {

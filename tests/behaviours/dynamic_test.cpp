@@ -233,7 +233,7 @@ TEST(Behaviours, E7_UnitsThatAreUnusedInAStep) {
   constexpr std::int64_t kSteps = 6;
   const StateDict expected = testing::train_reference(task, {.steps = kSteps});
   for (const auto strategy : {ShardingStrategy::FULL_SHARD, ShardingStrategy::SHARD_GRAD_OP}) {
-    comm::run_as_threads(2, [&](comm::World& world) {
+    testing::run_both_ways(2, [&](comm::World& world) {
       const auto model = task.build();
       const auto sharded = fully_shard(
           model, world.mesh(),

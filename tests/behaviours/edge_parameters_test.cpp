@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 #include <filesystem>
 
-#include "fullshard/optim/adamw.h"
+#include "support/networks.h"
 #include "support/saved.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
@@ -25,7 +25,7 @@ TEST(Behaviours, E1_TiedWeightsStayOneParameter) {
   plain->loss(batch.x, batch.y).backward();
   const double norm = torch::nn::utils::clip_grad_norm_(testing::unique_parameters(*plain), 1e9);
 
-  comm::run_as_threads(2, [&](comm::World& world) {
+  testing::run_both_ways(2, [&](comm::World& world) {
     const auto model = task.build();
     const auto sharded = fully_shard(model, world.mesh());
     EXPECT_EQ(sharded.parameter_count(), elements);

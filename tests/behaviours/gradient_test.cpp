@@ -9,7 +9,7 @@
 #include "support/networks.h"
 #include "support/training.h"
 
-// F: gradient accumulation and clipping. P: performance seen by counters.
+// A5, F: gradient accumulation and clipping.
 
 namespace fullshard::shard {
 namespace {
@@ -99,35 +99,40 @@ TEST(Behaviours, A5_BothWaysToAccumulate) {
   constexpr int kMicroBatches = 4;
   const StateDict expected = accumulated(task, kMicroBatches);
   const StateDict trained = trained_in_windows(task, 1, kMicroBatches);
-  for (const bool deferred : {false, true}) {
-    comm::run_as_threads(2, [&](comm::World& world) {
-      const auto model = task.build();
-      const auto sharded = fully_shard(model, world.mesh());
-      const auto optimizer =
-          testing::stock_optimizer(testing::Optimizer::kAdamW, sharded.parameters());
-      for (int step = 0; step < kMicroBatches; ++step) {
-        const bool last = step + 1 == kMicroBatches;
-        sharded.set_requires_gradient_sync(!deferred || last);
-        const auto batch = testing::rows_of_rank(task.batch(step), world.rank(), world.size());
-        model->loss(batch.x, batch.y).backward();
-        world.group().barrier({});
-        if (!deferred || last) {
-          EXPECT_EQ(sharded.counters().unreduced_gradient_bytes, 0);
-          EXPECT_LE(sharded.counters().gradient_bytes, sharded.counters().parameter_shard_bytes);
-        } else {
-          EXPECT_EQ(sharded.counters().gradient_bytes, 0);
-          EXPECT_GT(sharded.counters().unreduced_gradient_bytes, 0);
-        }
-        world.group().barrier({});
+  const auto accumulate = [&](comm::World& world, bool deferred,
+                              const FullyShardOptions& sharding) {
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, world.mesh(), sharding);
+    const auto optimizer =
+        testing::stock_optimizer(testing::Optimizer::kAdamW, sharded.parameters());
+    for (int step = 0; step < kMicroBatches; ++step) {
+      const bool last = step + 1 == kMicroBatches;
+      sharded.set_requires_gradient_sync(!deferred || last);
+      const auto batch = testing::rows_of_rank(task.batch(step), world.rank(), world.size());
+      model->loss(batch.x, batch.y).backward();
+      world.group().barrier({});
+      if (!deferred || last) {
+        EXPECT_EQ(sharded.counters().unreduced_gradient_bytes, 0);
+        EXPECT_LE(sharded.counters().gradient_bytes, sharded.counters().parameter_shard_bytes);
+      } else {
+        EXPECT_EQ(sharded.counters().gradient_bytes, 0);
+        EXPECT_GT(sharded.counters().unreduced_gradient_bytes, 0);
       }
-      for (const UnitCounters& unit : sharded.counters().units) {
-        EXPECT_EQ(unit.reduce_scatters, deferred ? 1 : kMicroBatches) << unit.name;
-      }
-      expect_gradients(sharded, expected);
-      optimizer->step();
-      testing::expect_match(sharded.full_state_dict(), trained, 1e-10);
-    });
-  }
+      world.group().barrier({});
+    }
+    for (const UnitCounters& unit : sharded.counters().units) {
+      EXPECT_EQ(unit.reduce_scatters, deferred ? 1 : kMicroBatches) << unit.name;
+    }
+    expect_gradients(sharded, expected);
+    optimizer->step();
+    testing::expect_match(sharded.full_state_dict(), trained, 1e-10);
+  };
+  testing::run_both_ways(2, [&](comm::World& world) {
+    for (const bool deferred : {false, true}) {
+      accumulate(world, deferred, {});
+      accumulate(world, deferred, {.forward_prefetch = 2, .backward_prefetch = 2});
+    }
+  });
 }
 
 TEST(Behaviours, P4_OneReductionAWindowWhenDeferred) {
@@ -324,37 +329,6 @@ TEST(Behaviours, B6_EveryStrategyScalesGradientsAlike) {
 
 INSTANTIATE_TEST_SUITE_P(Behaviours, Clipping,
                          ::testing::Values(1.0, 2.0, std::numeric_limits<double>::infinity()));
-
-TEST(Behaviours, P1_TwoGathersAndOneReductionAUnit) {
-  const auto task = testing::gpt_problem(256, 64, 6, false, at::kFloat);
-  const auto counted = [&](ShardingStrategy strategy, std::int64_t gathers) {
-    comm::run_as_threads(2, [&](comm::World& world) {
-      const auto model = task.build();
-      const auto sharded = fully_shard(model, world.mesh(), {.sharding_strategy = strategy});
-      testing::train_steps(*model, sharded, world, task, {.steps = 2});  // traced and planned
-      const Counters before = sharded.counters();
-      constexpr std::int64_t kSteps = 3;
-      testing::train_steps(*model, sharded, world, task, {.steps = kSteps});
-      const Counters after = sharded.counters();
-      double payload = 0;
-      for (std::size_t u = 0; u < after.units.size(); ++u) {
-        const auto name = after.units[u].name;
-        EXPECT_EQ(after.units[u].all_gathers - before.units[u].all_gathers, gathers * kSteps)
-            << name;
-        EXPECT_EQ(after.units[u].reduce_scatters - before.units[u].reduce_scatters, kSteps) << name;
-      }
-      payload = static_cast<double>(sharded.parameter_count()) * sizeof(float) * kSteps / 2;
-      const double gathered = static_cast<double>(after.all_gather_bytes - before.all_gather_bytes);
-      const double reduced =
-          static_cast<double>(after.reduce_scatter_bytes - before.reduce_scatter_bytes);
-      EXPECT_LE(gathered, 1.02 * payload * static_cast<double>(gathers));
-      EXPECT_LE(reduced, 1.02 * payload);
-      EXPECT_GT(reduced, 0.98 * payload);
-    });
-  };
-  counted(ShardingStrategy::FULL_SHARD, 2);
-  counted(ShardingStrategy::SHARD_GRAD_OP, 1);
-}
 
 }  // namespace
 }  // namespace fullshard::shard

@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "fullshard/optim/adamw.h"
+#include "fullshard/optim/state_bytes.h"
 #include "support/equality.h"
+#include "support/networks.h"
 #include "support/saved.h"
 #include "support/temporary_folder.h"
 
@@ -146,7 +149,7 @@ TEST(Behaviours, E9_UnfreezingAndFreezingInTheMiddleOfARun) {
   const Problem task = testing::mlp_problem({5, 7, 6, 3});
   const std::vector<Snapshot> expected = thaw_and_freeze_unsharded(task);
   for (const auto& policy : {automatic(), root_only()}) {
-    comm::run_as_threads(2, [&](comm::World& world) {
+    testing::run_both_ways(2, [&](comm::World& world) {
       const auto model = task.build();
       freeze(*model, "layers.1.", true);
       const auto sharded = fully_shard(model, world.mesh(), {.auto_wrap_policy = policy});
@@ -167,7 +170,7 @@ TEST(Behaviours, E9_UnfreezingAndFreezingInTheMiddleOfARun) {
 }
 
 // Adapters on large frozen weights, all in one unit.
-TEST(Behaviours, E9_GradientMemoryOnlyForTheTrainable) {
+TEST(Behaviours, E9_GradientAndOptimizerMemoryOnlyForTheTrainable) {
   Problem task = testing::mlp_problem({64, 64, 64, 64});
   task.build = [build = task.build] {
     const auto model = build();
@@ -176,19 +179,38 @@ TEST(Behaviours, E9_GradientMemoryOnlyForTheTrainable) {
     }
     return model;
   };
-  const TrainOptions options{.steps = 3};
-  const StateDict expected = testing::train_reference(task, options);
-  for (const auto& policy : {automatic(), root_only()}) {
-    comm::run_as_threads(2, [&](comm::World& world) {
-      const auto model = task.build();
-      const auto sharded = fully_shard(model, world.mesh(), {.auto_wrap_policy = policy});
-      const std::int64_t trainable = 3 * 64 * static_cast<std::int64_t>(sizeof(double));
-      testing::train_steps(*model, sharded, world, task, options);
-      testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
-      EXPECT_EQ(sharded.counters().gradient_bytes, trainable / 2);
-      EXPECT_LE(sharded.counters().peak_unreduced_gradient_bytes, trainable);
-    });
-  }
+  const std::int64_t trainable = 3 * 64 * static_cast<std::int64_t>(sizeof(double));
+  constexpr std::int64_t kCounts = sizeof(float);
+  const StateDict expected = testing::train_reference(task, {.steps = 3});
+  const auto train = [&](comm::World& world, const WrapPolicy& policy, const auto& make) {
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, world.mesh(), {.auto_wrap_policy = policy});
+    const auto optimizer = make(sharded);
+    for (std::int64_t step = 0; step < 3; ++step) {
+      const Batch batch = testing::rows_of_rank(task.batch(step), world.rank(), world.size());
+      optimizer->zero_grad();
+      model->loss(batch.x, batch.y).backward();
+      optimizer->step();
+    }
+    testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
+    EXPECT_EQ(sharded.counters().gradient_bytes, trainable / 2);
+    EXPECT_LE(sharded.counters().peak_unreduced_gradient_bytes, trainable);
+    const std::int64_t state = optim::state_bytes(*optimizer);
+    EXPECT_GE(state, 2 * trainable / 2);                // two moments
+    EXPECT_LE(state, 2 * trainable / 2 + 3 * kCounts);  // and the steps of three parameters
+  };
+  testing::run_both_ways(2, [&](comm::World& world) {
+    for (const auto& policy : {automatic(), root_only()}) {
+      train(world, policy, [](const ShardedModule& sharded) {
+        return testing::stock_optimizer(testing::Optimizer::kAdamW, sharded.parameters());
+      });
+      train(world, policy, [](const ShardedModule& sharded) {
+        return std::make_unique<optim::AdamW>(sharded.named_parameters(),
+                                              optim::AdamWOptions{.lr = 1e-2, .weight_decay = 0.1},
+                                              std::vector<optim::GroupRule>{});
+      });
+    }
+  });
 }
 
 struct Odd : testing::Model {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "fullshard/base/error.h"
+#include "support/networks.h"
 #include "support/training.h"
 
 // O: messages.
@@ -17,7 +18,7 @@ template <typename Call>
 std::string message_of(const Call& call) {
   try {
     call();
-  } catch (const base::Error& error) {
+  } catch (const std::exception& error) {
     return error.what();
   }
   return "no error";
@@ -55,20 +56,39 @@ TEST(Behaviours, O1_ErrorsUseTheUsersNames) {
   });
 }
 
-// A unit may return anything at all: there is no unsupported output to report.
-TEST(Behaviours, O1_AnyOutputIsSupported) {
-  struct Opaque {
-    at::Tensor hidden;
-    int anything = 0;
-  };
-  const auto task = testing::mlp_problem({4, 4, 4});
-  comm::run_as_threads(2, [&](comm::World& world) {
+// After it was gathered and evicted, as before: no crash and no stale values.
+TEST(Behaviours, O1_RawMemoryOfAnEvictedParameterIsAnErrorWithItsName) {
+  const auto task = testing::gpt_problem(17, 6, 2);
+  const StateDict plain = testing::parameters_of(*task.build());
+  testing::run_both_ways(2, [&](comm::World& world) {
     const auto model = task.build();
     const auto sharded = fully_shard(model, world.mesh());
+    const auto expect_absent = [&] {
+      for (const auto& item : model->named_parameters()) {
+        const auto named = AllOf(HasSubstr("'" + item.key() + "'"), no_internal_names());
+        EXPECT_THAT(message_of([&] { item.value().data_ptr<double>(); }), named);
+        EXPECT_THAT(message_of([&] { item.value().mutable_data_ptr(); }), named);
+      }
+    };
     const auto batch = testing::rows_of_rank(task.batch(0), world.rank(), world.size());
-    const auto call = [&]() -> Opaque { return {model->loss(batch.x, batch.y), 1}; };
-    call().hidden.backward();
-    EXPECT_GT(sharded.grad_norm(), 0);
+    expect_absent();
+    model->loss(batch.x, batch.y).backward();
+    EXPECT_EQ(sharded.counters().live_unsharded_bytes, 0);
+    expect_absent();
+    sharded.zero_grad();
+    {
+      const at::NoGradGuard no_grad;
+      model->loss(batch.x, batch.y);
+    }
+    // What was touched last stays; it can be read, the others cannot.
+    const auto parameters = model->named_parameters();
+    const at::Tensor head = plain.at("head.weight");
+    EXPECT_EQ(parameters["head.weight"].const_data_ptr<double>()[7],
+              head.const_data_ptr<double>()[7]);
+    EXPECT_THAT(message_of([&] { parameters["blocks.1.up.bias"].const_data_ptr(); }),
+                HasSubstr("'blocks.1.up.bias'"));
+    sharded.release();
+    expect_absent();
   });
 }
 
