@@ -163,7 +163,7 @@ class ModelGrid : public ::testing::TestWithParam<Point> {
     const auto [index, ranks] = GetParam();
     const Subject& subject = subjects()[index];
     const testing::Passes passes = passes_of(subject, ranks);
-    const testing::TrainOptions training{.steps = 3, .optimizer = testing::Optimizer::kSgd};
+    const testing::TrainOptions training{.steps = 3, .optimizer = optimizer_};
     if (expected_.empty()) expected_ = testing::train_passes(subject.problem, passes, training);
     testing::expect_passes_give(expected_, subject.problem, passes,
                                 {.ranks = ranks,
@@ -173,31 +173,40 @@ class ModelGrid : public ::testing::TestWithParam<Point> {
   }
 
   void expect_equal_for_strategies(FullyShardOptions sharding) {
-    for (const auto strategy : {ShardingStrategy::FULL_SHARD, ShardingStrategy::SHARD_GRAD_OP,
-                                ShardingStrategy::SHARD_OPTIMIZER_ONLY}) {
+    for (const auto strategy :
+         {ShardingStrategy::FULL_SHARD, ShardingStrategy::SHARD_GRAD_OP, ShardingStrategy::NO_SHARD,
+          ShardingStrategy::SHARD_OPTIMIZER_ONLY}) {
       SCOPED_TRACE("strategy " + std::to_string(static_cast<int>(strategy)));
       sharding.sharding_strategy = strategy;
       expect_equal(sharding);
     }
   }
 
+  void expect_equal_on_replicas(FullyShardOptions sharding, int replicate) {
+    if (std::get<1>(GetParam()) % replicate != 0) return;
+    SCOPED_TRACE("replicas: " + std::to_string(replicate));
+    sharding.sharding_strategy = ShardingStrategy::HYBRID_SHARD;
+    expect_equal(sharding, replicate);
+  }
+
+  void expect_equal_for_all() {
+    expect_equal_for_strategies({});
+    for (const int replicate : {2, 3, 4, 5}) expect_equal_on_replicas({}, replicate);
+  }
+
+  // On one mesh of replicas too.
+  void expect_equal_with(const FullyShardOptions& sharding) {
+    expect_equal_for_strategies(sharding);
+    if (std::get<1>(GetParam()) == 4) expect_equal_on_replicas(sharding, 2);
+  }
+
+  testing::Optimizer optimizer_ = testing::Optimizer::kSgd;
+
  private:
   StateDict expected_;
 };
 
-TEST_P(ModelGrid, EveryStrategy) {
-  for (const auto strategy : {ShardingStrategy::FULL_SHARD, ShardingStrategy::SHARD_GRAD_OP,
-                              ShardingStrategy::NO_SHARD, ShardingStrategy::SHARD_OPTIMIZER_ONLY}) {
-    SCOPED_TRACE(static_cast<int>(strategy));
-    expect_equal({.sharding_strategy = strategy});
-  }
-  const int ranks = std::get<1>(GetParam());
-  for (int replicate = 2; replicate <= ranks; ++replicate) {
-    if (ranks % replicate != 0) continue;
-    SCOPED_TRACE("replicas: " + std::to_string(replicate));
-    expect_equal({.sharding_strategy = ShardingStrategy::HYBRID_SHARD}, replicate);
-  }
-}
+TEST_P(ModelGrid, EveryStrategy) { expect_equal_for_all(); }
 
 TEST_P(ModelGrid, EveryGranularity) {
   using layout::Atom;
@@ -206,13 +215,22 @@ TEST_P(ModelGrid, EveryGranularity) {
     for (const std::int64_t group : {1, 3}) {
       if (group > 1 && atom != Atom::kRow && atom != Atom::kColumn) continue;
       SCOPED_TRACE("atom " + std::to_string(static_cast<int>(atom)));
-      expect_equal_for_strategies({.rules = {{.pattern = "*", .atom = atom, .group = group}}});
+      expect_equal_with({.rules = {{.pattern = "*", .atom = atom, .group = group}}});
     }
   }
   const std::vector<ParameterRule>& heads = subjects()[std::get<0>(GetParam())].heads;
-  if (!heads.empty()) expect_equal_for_strategies({.rules = heads});
-  expect_equal_for_strategies({.auto_wrap_policy = size_based(1)});
-  expect_equal_for_strategies({.auto_wrap_policy = size_based(60), .min_shard_elements = 20});
+  if (!heads.empty()) expect_equal_with({.rules = heads});
+  expect_equal_with({.auto_wrap_policy = size_based(1)});
+  expect_equal_with({.auto_wrap_policy = size_based(60), .min_shard_elements = 20});
+}
+
+// Of models all of whose gradients are more than rounding errors, of which AdamW makes steps of
+// full size.
+class ModelGridAdamW : public ModelGrid {};
+
+TEST_P(ModelGridAdamW, EveryStrategy) {
+  optimizer_ = testing::Optimizer::kAdamW;
+  expect_equal_for_all();
 }
 
 std::string name_of(const ::testing::TestParamInfo<Point>& info) {
@@ -222,6 +240,12 @@ std::string name_of(const ::testing::TestParamInfo<Point>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Models, ModelGrid,
                          ::testing::Combine(::testing::Range(std::size_t{0}, subjects().size()),
+                                            ::testing::Values(1, 2, 3, 4, 5)),
+                         name_of);
+
+constexpr std::size_t kMlp = 0, kGpt = 1, kLstm = 3;  // in subjects()
+INSTANTIATE_TEST_SUITE_P(Models, ModelGridAdamW,
+                         ::testing::Combine(::testing::Values(kMlp, kGpt, kLstm),
                                             ::testing::Values(1, 2, 3, 4, 5)),
                          name_of);
 
