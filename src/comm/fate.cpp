@@ -68,9 +68,8 @@ class BoundGroup final : public Group, public shared::Greeter {
   /// Fails all groups of the fate when a rank of this one shows no sign of life.
   void watch_pulse() {
     auto* const pulse = dynamic_cast<shared::Pulse*>(group_.get());
-    const base::Duration timeout = options().heartbeat_timeout;
-    if (pulse == nullptr || !pulse->has_pulse() || timeout <= base::Duration::zero()) return;
-    pulse_watch_ = std::make_unique<PulseWatch>(rank(), *pulse, timeout,
+    if (pulse == nullptr) return;
+    pulse_watch_ = std::make_unique<PulseWatch>(rank(), *pulse, options().heartbeat_timeout,
                                                 [fate = fate_.get()](const Error& failure) {
                                                   if (is_of_the_job(failure)) fate->fail(failure);
                                                 });
@@ -153,14 +152,17 @@ class BoundGroup final : public Group, public shared::Greeter {
 std::shared_ptr<Group> Fate::bind(std::shared_ptr<Group> group) {
   auto bound = std::make_shared<BoundGroup>(shared_from_this(), group);
   bool is_world = false;
+  std::optional<Error> failure;
   {
     const std::lock_guard lock(mutex_);
+    failure = failure_;
     std::erase_if(groups_, [](const std::weak_ptr<Group>& known) { return known.expired(); });
     is_world = std::exchange(is_empty_, false);
     if (is_world) world_ = group;
     groups_.push_back(group);
   }
   if (is_world) bound->watch_pulse();
+  if (failure) group->fail(*failure);
   return bound;
 }
 
@@ -192,6 +194,10 @@ Error Fate::explain(const Error& error, const Group* group) {
 }
 
 void Fate::fail(const Error& failure) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = failure;
+  }
   for (const auto& group : living()) group->fail(failure);
 }
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -33,6 +34,7 @@ class Fate : public std::enable_shared_from_this<Fate> {
   std::vector<std::weak_ptr<Group>> groups_;
   std::weak_ptr<Group> world_;
   bool is_empty_ = true;
+  std::optional<base::Error> failure_;  // for groups that come later
 };
 
 }  // namespace fullshard::comm

@@ -1,10 +1,11 @@
 #include "comm/pulse_watch.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
-#include <optional>
 #include <utility>
 
 namespace fullshard::comm {
@@ -16,8 +17,10 @@ using base::Duration;
 // Signs of life for a long timeout need not come more often.
 constexpr Duration kLongestPause = std::chrono::seconds(3);
 
+}  // namespace
+
 /// When each rank was last heard of.
-class Silences {
+class PulseWatch::Silences {
  public:
   using Beats = shared::Pulse::Beats;
 
@@ -55,21 +58,27 @@ class Silences {
   std::map<int, Heard> heard_;  // by rank
 };
 
-}  // namespace
-
 PulseWatch::PulseWatch(int rank, shared::Pulse& pulse, Duration timeout,
                        std::function<void(const base::Error&)> report)
-    : rank_(rank), pulse_(pulse), timeout_(timeout), report_(std::move(report)), thread_([this] {
-        run();
-      }) {}
+    : rank_(rank),
+      pulse_(pulse),
+      timeout_(timeout),
+      report_(std::move(report)),
+      process_(getpid()),
+      thread_([this] { run(); }) {}
 
 PulseWatch::~PulseWatch() {
+  if (getpid() != process_) {
+    thread_.detach();
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
   thread_.join();
+  pulse_.rest();
 }
 
 bool PulseWatch::stopping_after(Duration pause) {
@@ -77,20 +86,30 @@ bool PulseWatch::stopping_after(Duration pause) {
   return changed_.wait_for(lock, pause, [this] { return stopping_; });
 }
 
+std::optional<base::Error> PulseWatch::find_failure(Silences& silences) {
+  if (auto failure = pulse_.find_failure()) return failure;
+  if (timeout_ <= Duration::zero()) return std::nullopt;
+  const auto silent = silences.update(pulse_.beats());
+  if (!silent) return std::nullopt;
+  const auto [rank, silence] = *silent;
+  return base::Error(
+      base::ErrorCode::kPeerLost,
+      fmt::format("rank {}: rank {} is lost: it has shown no sign of life for {:.3g} s: {}", rank_,
+                  rank, base::seconds(silence), pulse_.account_of(rank)),
+      rank);
+}
+
 void PulseWatch::run() {
   Silences silences(timeout_);
-  const Duration pause = std::min(timeout_ / 10, kLongestPause);
+  const Duration pause =
+      timeout_ <= Duration::zero() ? kLongestPause : std::min(timeout_ / 10, kLongestPause);
   do {
-    pulse_.beat();
-    if (const auto failure = pulse_.failure()) return report_(*failure);
-    const auto silent = silences.update(pulse_.beats());
-    if (!silent) continue;
-    const auto [rank, silence] = *silent;
-    report_({base::ErrorCode::kPeerLost,
-             fmt::format("rank {}: rank {} is lost: it has shown no sign of life for {:.3g} s: {}",
-                         rank_, rank, base::seconds(silence), pulse_.account_of(rank)),
-             rank});
-    return;
+    try {
+      pulse_.beat();
+      if (const auto failure = find_failure(silences)) return report_(*failure);
+    } catch (const std::exception&) {
+      // There is no memory to look with; perhaps next time.
+    }
   } while (!stopping_after(pause));
 }
 

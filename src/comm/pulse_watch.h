@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "comm/shared/pulse.h"
@@ -18,16 +19,21 @@ namespace fullshard::comm {
 class PulseWatch {
  public:
   /// `rank` is this one. `report` is called once at most, by the thread, with the group's
-  /// failure or an error kPeerLost that names the rank which has shown nothing for `timeout`; it
-  /// must not block.
+  /// failure or an error kPeerLost that names the rank which has shown nothing for `timeout`, as
+  /// long as that is not zero; it must not block.
   PulseWatch(int rank, shared::Pulse& pulse, base::Duration timeout,
              std::function<void(const base::Error&)> report);
+
+  /// In a process that was forked off the one which made it, where its thread is not, does nothing.
   ~PulseWatch();
   PulseWatch(const PulseWatch&) = delete;
   PulseWatch& operator=(const PulseWatch&) = delete;
 
  private:
+  class Silences;
+
   void run();
+  std::optional<base::Error> find_failure(Silences& silences);
   bool stopping_after(base::Duration pause);
 
   int rank_;
@@ -37,6 +43,7 @@ class PulseWatch {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   bool stopping_ = false;
+  int process_;
   std::thread thread_;
 };
 

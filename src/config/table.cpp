@@ -218,7 +218,8 @@ void add_comm(Rows& rows) {
   rows.push_back(row(
       "comm.heartbeat_timeout_seconds",
       [](auto& c) -> auto& { return c.comm.heartbeat_timeout_seconds; }, "seconds",
-      "how long a rank's process, or its host, may show no sign of life before the run fails; 0 = "
+      "how long a rank's process, or its host, may show no sign of life before the run fails, at "
+      "least 1; 0 = "
       "as long as the other timeout allows",
       at_least(0)));
   rows.push_back(row(

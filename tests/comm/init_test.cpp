@@ -167,6 +167,69 @@ TEST(Init, OverGlooTheDeathOfTheRankWithTheStoreIsNamed) {
   EXPECT_TRUE(processes.wait(2).exited_well());
 }
 
+// However the one before ended.
+TEST(Init, C7_WorldsAreMadeOneAfterTheOtherInAProcess) {
+  for (const auto backend : {BackendChoice::kShm, BackendChoice::kHosts, BackendChoice::kGloo}) {
+    const Listening listening;
+    Processes processes;
+    for (int rank = 0; rank < 2; ++rank) {
+      processes.start([&, rank] {
+        become_rank(rank, 2, listening.port, listening.fd);
+        setenv("FULLSHARD_HOST", rank == 0 || backend == BackendChoice::kShm ? "alpha" : "beta", 1);
+        CommOptions options = kPatient;
+        options.backend = backend;
+        options.interface = "lo";
+        for (int round = 0; round < 20; ++round) {
+          World world = init(options);
+          expect_sum_of_ranks(world);
+          if (round % 3 != 1) continue;
+          if (rank == 1) {
+            world.group().abort("enough");
+          } else {
+            expect_error(ErrorCode::kPeerLost, [&] {
+              while (true) world.group().barrier({});
+            });
+          }
+        }
+      });
+    }
+    expect_all_well(processes, 2);
+  }
+}
+
+TEST(Init, C7_SurvivorsOfADeathMakeAWorldOfTheirOwn) {
+  for (const auto backend : {BackendChoice::kShm, BackendChoice::kGloo}) {
+    const Listening listening;
+    Processes processes;
+    for (int rank = 0; rank < 3; ++rank) {
+      processes.start([&, rank] {
+        become_rank(rank, 3, listening.port, listening.fd);
+        CommOptions options = kPatient;
+        options.backend = backend;
+        {
+          World world = init(options);
+          expect_sum_of_ranks(world);
+          if (rank == 1) raise(SIGKILL);
+          const Error error = expect_error(ErrorCode::kPeerLost, [&] {
+            while (true) world.group().barrier({});
+          });
+          EXPECT_EQ(error.rank(), 1) << error.what();
+        }
+        auto place = rendezvous::LaunchEnvironment::read();
+        place.rank = place.local_rank = rank / 2;
+        place.world_size = place.local_world_size = 2;
+        place.restart += 1;
+        World world = init(options, place);
+        EXPECT_EQ(world.size(), 2);
+        expect_sum_of_ranks(world);
+        world.group().barrier({"leaving", -1});
+      });
+    }
+    EXPECT_TRUE(processes.wait(0).exited_well());
+    EXPECT_TRUE(processes.wait(2).exited_well());
+  }
+}
+
 TEST(Hosts, SharedMemoryIsChosenForOneHostAndBothForSeveral) {
   const std::vector<Host> one(3, this_host());
   const std::vector<Host> two = {{"alpha", "1"}, {"beta", "2"}};

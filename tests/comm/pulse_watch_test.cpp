@@ -14,19 +14,20 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
 constexpr base::Duration kTimeout = milliseconds(500);
+constexpr base::Duration kNever{};
 
 /// Three ranks, as rank 0 sees the others.
 class MadeUpPulse final : public shared::Pulse {
  public:
-  bool has_pulse() const override { return true; }
   void beat() noexcept override { ++beats_; }
+  void rest() noexcept override { is_at_rest_ = true; }
   std::vector<Beats> beats() override {
     const int round = ++rounds_;
     std::vector<Beats> all = {{1, static_cast<std::uint64_t>(round)}};
     if (!left_) all.push_back({2, stopped_ ? 1U : static_cast<std::uint64_t>(round)});
     return all;
   }
-  std::optional<base::Error> failure() const override {
+  std::optional<base::Error> find_failure() override {
     if (!failed_) return std::nullopt;
     return base::Error(base::ErrorCode::kPeerLost, "rank 0: rank 2 is lost: it gave up", 2);
   }
@@ -37,6 +38,7 @@ class MadeUpPulse final : public shared::Pulse {
   void stop() { stopped_ = true; }
   void leave() { left_ = true; }
   void fail() { failed_ = true; }
+  bool is_at_rest() const { return is_at_rest_; }
   int own_beats() const { return beats_; }
 
  private:
@@ -45,6 +47,7 @@ class MadeUpPulse final : public shared::Pulse {
   std::atomic<bool> stopped_ = false;
   std::atomic<bool> left_ = false;
   std::atomic<bool> failed_ = false;
+  std::atomic<bool> is_at_rest_ = false;
 };
 
 class Reports {
@@ -102,12 +105,23 @@ TEST(PulseWatch, DoesNotMissARankThatHasLeft) {
   EXPECT_EQ(reports.count(), 0);
 }
 
+TEST(PulseWatch, MissesNobodyWithoutATimeoutButReportsFailures) {
+  MadeUpPulse pulse;
+  Reports reports;
+  const PulseWatch watch(0, pulse, kNever, reports.function());
+  pulse.stop();
+  pulse.fail();
+  reports.await();
+  EXPECT_THAT(reports.text(), HasSubstr("it gave up"));
+}
+
 TEST(PulseWatch, EndsAtOnce) {
   MadeUpPulse pulse;
   Reports reports;
   const auto begin = base::Clock::now();
   { const PulseWatch watch(0, pulse, std::chrono::hours(1), reports.function()); }
   EXPECT_LT(base::seconds(base::Clock::now() - begin), 2.0);
+  EXPECT_TRUE(pulse.is_at_rest());
 }
 
 }  // namespace

@@ -60,9 +60,9 @@ struct CommOptions {
   base::Duration timeout = std::chrono::minutes(5);
   /// How long a rank's process may show no sign of life before the job ends and names it, whether
   /// or not somebody waits for it: a process that is stopped, a host that is frozen or cannot be
-  /// reached. Zero: only `timeout` counts, for instance while a debugger holds a rank. Every rank
-  /// shows such signs in a thread of its own, however long it computes. Ranks that are threads of
-  /// one process are not watched. Default: 30 seconds.
+  /// reached. Zero: only `timeout` counts, for instance while a debugger holds a rank; else at
+  /// least a second. Every rank shows such signs in a thread of its own, however long it computes.
+  /// Rank 0's value holds for the world. Default: 30 seconds.
   base::Duration heartbeat_timeout = std::chrono::seconds(30);
   /// Time spent spinning before a wait sleeps in the kernel. More costs CPU time that another rank
   /// on the same core could use; less costs a few microseconds of latency.

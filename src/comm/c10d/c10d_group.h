@@ -88,10 +88,10 @@ class C10dGroup final : public Group,
   }
   std::int64_t bytes_between_hosts() const override { return bytes_between_hosts_.load(); }
   int find_silent(base::Duration grace) noexcept override;
-  bool has_pulse() const override { return true; }
   void beat() noexcept override { membership_->beat(); }
+  void rest() noexcept override {}  // it still answers
   std::vector<Beats> beats() override { return membership_->beats(); }
-  std::optional<base::Error> failure() const override { return membership_->failure(); }
+  std::optional<base::Error> find_failure() override { return membership_->failure(); }
   std::string account_of(int world_rank) override { return membership_->account_of(world_rank); }
 
  private:

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -29,22 +31,30 @@ using rendezvous::Store;
 
 std::string key_of(int rank) { return fmt::format("here/{}", rank); }
 
-/// What a rank says of itself: world size, staging, and where it runs.
+/// What a rank says of itself: world size, options that rank 0 decides, and where it runs.
 struct Present {
   int size;
   std::size_t staging;
+  base::Duration heartbeat_timeout;
   Host host;
 };
 
 std::string to_text(const Present& present) {
-  return fmt::format("{} {} {}", present.size, present.staging, to_text(present.host));
+  return fmt::format("{} {} {} {}", present.size, present.staging,
+                     std::chrono::nanoseconds(present.heartbeat_timeout).count(),
+                     to_text(present.host));
 }
 
 Present present_from_text(const std::string& text) {
-  const auto first = text.find(' ');
-  const auto second = text.find(' ', first + 1);
-  return {std::stoi(text.substr(0, first)), std::stoul(text.substr(first + 1, second - first - 1)),
-          host_from_text(text.substr(second + 1))};
+  std::istringstream words(text);
+  Present present{};
+  std::int64_t nanoseconds = 0;
+  std::string host;
+  words >> present.size >> present.staging >> nanoseconds >> std::ws;
+  std::getline(words, host);
+  present.heartbeat_timeout = std::chrono::nanoseconds(nanoseconds);
+  present.host = host_from_text(host);
+  return present;
 }
 
 std::vector<int> hosts_of(const std::vector<Present>& all) {
@@ -61,7 +71,8 @@ std::vector<Present> call_the_roll(int rank, int size, const Store& store,
     throw Error(ErrorCode::kMismatch,
                 fmt::format("a process joined as rank {}, which has come already", rank));
   }
-  store.set(key_of(rank), to_text(Present{size, options.staging, this_host(options)}));
+  store.set(key_of(rank),
+            to_text(Present{size, options.staging, options.heartbeat_timeout, this_host(options)}));
   std::vector<Present> all;
   std::vector<int> absent;
   for (int other = 0; other < size; ++other) {
@@ -127,6 +138,7 @@ World join(int rank, int size, const Store& store, const CommOptions& options, b
   const std::vector<Present> all = call_the_roll(rank, size, own_keys, options);
   CommOptions agreed = options;
   agreed.staging = all.front().staging;
+  agreed.heartbeat_timeout = all.front().heartbeat_timeout;
   const auto trace = trace::GroupTrace::of_world(rank, size, options);
   c10d::Placement placement{hosts_of(all), nullptr};
   if (shares_hosts) placement.inside = join_host(rank, *trace, placement.host_of, own_keys, agreed);

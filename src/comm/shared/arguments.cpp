@@ -112,6 +112,12 @@ void check_options(const CommOptions& options) {
     reject("communication options", "a timeout of {} s is not positive",
            base::seconds(options.timeout));
   }
+  if (options.heartbeat_timeout.count() != 0 &&
+      options.heartbeat_timeout < std::chrono::seconds(1)) {
+    reject("communication options",
+           "a heartbeat timeout of {} s is neither 0 nor at least a second",
+           base::seconds(options.heartbeat_timeout));
+  }
   if (options.spin.count() < 0) {
     reject("communication options", "a spin of {} s is negative", base::seconds(options.spin));
   }

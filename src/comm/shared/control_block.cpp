@@ -26,10 +26,12 @@ std::size_t ControlBlock::bytes_for(int ranks, std::size_t staging_bytes) {
   return staging_offset(ranks) + 2 * static_cast<std::size_t>(ranks) * staging_bytes;
 }
 
-void ControlBlock::format(std::byte* memory, int ranks, std::size_t staging_bytes) {
+void ControlBlock::format(std::byte* memory, int ranks, std::size_t staging_bytes,
+                          base::Duration heartbeat_timeout) {
   auto* header = ::new (memory) ControlHeader{};
   header->ranks = ranks;
   header->staging_bytes = staging_bytes;
+  header->heartbeat_ns = std::chrono::nanoseconds(heartbeat_timeout).count();
   for (int rank = 0; rank < ranks; ++rank) {
     ::new (memory + slots_offset() + static_cast<std::size_t>(rank) * sizeof(Slot)) Slot{};
   }

@@ -7,6 +7,7 @@
 
 #include "comm/shared/operation.h"
 #include "comm/shared/published.h"
+#include "fullshard/base/deadline.h"
 #include "fullshard/base/error.h"
 
 namespace fullshard::comm::shared {
@@ -28,6 +29,7 @@ struct Failure {
 struct ControlHeader {
   std::uint64_t magic;
   std::uint64_t staging_bytes;  ///< of one half of one rank's staging area
+  std::int64_t heartbeat_ns;    ///< CommOptions::heartbeat_timeout
   std::int32_t ranks;
   Failure failure;
   alignas(64) std::atomic<std::uint32_t> doorbell;  ///< changes whenever sleepers should look again
@@ -36,6 +38,9 @@ struct ControlHeader {
 
 /// Whether a rank still takes part.
 enum class Presence : std::uint32_t { kNotYet = 0, kPresent = 1, kLeft = 2 };
+
+/// Of a rank that shows no more whether its process runs, though it has not left.
+inline constexpr std::uint64_t kRests = ~std::uint64_t{0};
 
 /// What a rank last did on a signal board.
 struct SignalNote {
@@ -53,7 +58,8 @@ struct alignas(64) Slot {
   std::atomic<std::uint64_t> finished;   ///< the last operation ended
   std::atomic<std::int64_t> changed_at;  ///< base::Clock nanoseconds of the last change of these
   std::atomic<std::int64_t> noted_at;    ///< the same of `note`
-  std::atomic<std::uint64_t> beats;      ///< how often this rank has shown that its process runs
+  std::atomic<std::uint64_t> beats;      ///< how often this rank has shown that its process runs,
+                                         ///< or kRests
   std::atomic<std::uint32_t> presence;   ///< Presence
   std::array<Published<OperationRecord>, 2> operations;  ///< operation k is in k % 2
   Published<SignalNote> note;
@@ -68,7 +74,8 @@ class ControlBlock {
 
   /// Makes zeroed memory of bytes_for() bytes a control block. One rank does this before others
   /// attach.
-  static void format(std::byte* memory, int ranks, std::size_t staging_bytes);
+  static void format(std::byte* memory, int ranks, std::size_t staging_bytes,
+                     base::Duration heartbeat_timeout);
 
   /// Attaches to formatted memory.
   explicit ControlBlock(std::byte* memory);
@@ -79,6 +86,9 @@ class ControlBlock {
   /// One half of a rank's staging area, 64-byte aligned; `half` is 0 or 1.
   std::byte* staging(int rank, unsigned half) const;
   std::size_t staging_bytes() const { return header_->staging_bytes; }
+  base::Duration heartbeat_timeout() const {
+    return std::chrono::nanoseconds(header_->heartbeat_ns);
+  }
   int ranks() const { return header_->ranks; }
 
  private:

@@ -54,6 +54,7 @@ Session::Session(std::shared_ptr<SharedSegment> memory, int rank,
       exceptions_at_start_(std::uncaught_exceptions()) {
   FULLSHARD_CHECK_EQ(static_cast<int>(members().size()), block_.ranks());
   options_.staging = block_.staging_bytes();
+  options_.heartbeat_timeout = block_.heartbeat_timeout();
   block_.slot(rank_).presence.store(static_cast<std::uint32_t>(Presence::kPresent),
                                     std::memory_order_release);
 }
@@ -142,18 +143,25 @@ void Session::look_for_trouble(const Counters& counters, std::size_t index, std:
 void Session::look(const std::function<std::string()>& what) {
   const Waiting waiting{base::Deadline::after(base::Duration::max()), what};
   throw_if_failed(waiting);
+  if (const auto loss = find_loss()) {
+    fail(ErrorCode::kPeerLost, loss->first, what() + ": " + loss->second, waiting);
+  }
+}
+
+// A rank that has died without leaving, and an account of it.
+std::optional<std::pair<int, std::string>> Session::find_loss() const {
   for (int other = 0; other < size(); ++other) {
     if (other == rank_) continue;
     const Slot& slot = block_.slot(other);
     const int lost = world_rank(other);
+    // In this order: a rank that leaves and then ends is seen as having left.
     const auto death = fabric_->death_of(lost);
     const bool left = slot.presence.load(std::memory_order_seq_cst) ==
                       static_cast<std::uint32_t>(Presence::kLeft);
     if (left || !death) continue;
-    fail(ErrorCode::kPeerLost, lost,
-         fmt::format("{}: rank {} is lost: {}; it {}", what(), lost, *death, last_act(slot)),
-         waiting);
+    return {{lost, fmt::format("rank {} is lost: {}; it {}", lost, *death, last_act(slot))}};
   }
+  return std::nullopt;
 }
 
 void Session::time_out(const Counters& counters, std::size_t index, std::uint64_t value,
@@ -230,16 +238,29 @@ void Session::abort(std::string_view reason) noexcept {
 
 void Session::beat() noexcept { block_.slot(rank_).beats.fetch_add(1, std::memory_order_relaxed); }
 
+void Session::rest() noexcept { block_.slot(rank_).beats.store(kRests, std::memory_order_relaxed); }
+
 std::vector<Pulse::Beats> Session::beats() const {
   std::vector<Pulse::Beats> all;
+  if (!fabric_->has_processes()) return all;
   for (int other = 0; other < size(); ++other) {
     const Slot& slot = block_.slot(other);
     const bool takes_part = slot.presence.load(std::memory_order_acquire) ==
                             static_cast<std::uint32_t>(Presence::kPresent);
-    if (other == rank_ || !takes_part) continue;
-    all.push_back({world_rank(other), slot.beats.load(std::memory_order_relaxed)});
+    const std::uint64_t beats = slot.beats.load(std::memory_order_relaxed);
+    if (other != rank_ && takes_part && beats != kRests) all.push_back({world_rank(other), beats});
   }
   return all;
+}
+
+std::optional<Error> Session::find_failure() {
+  auto known = failure();
+  if (known) return known;
+  const auto loss = find_loss();
+  if (!loss) return std::nullopt;
+  record_failure(ErrorCode::kPeerLost, loss->first,
+                 fmt::format("rank {}: {}", world_rank(rank_), loss->second));
+  return failure();
 }
 
 std::string Session::account_of(int world_rank) const {

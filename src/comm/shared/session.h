@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/shared/control_block.h"
@@ -83,16 +84,19 @@ class Session {
   /// Counters of the meetings of a group's operations.
   Counters rounds() const;
 
-  /// As those of Pulse. Any thread.
+  /// As those of Pulse. Any thread. After rest() the others expect no more beats.
   void beat() noexcept;
+  void rest() noexcept;
   std::vector<Pulse::Beats> beats() const;
-  std::optional<base::Error> failure() const;
+  std::optional<base::Error> find_failure();
   std::string account_of(int world_rank) const;
 
   /// Notes what this rank does on a signal board, for other ranks' reports.
   void note(SignalNote::Act act, std::string_view operation, const OpTag& tag);
 
  private:
+  std::optional<base::Error> failure() const;
+  std::optional<std::pair<int, std::string>> find_loss() const;
   void ring();
   bool spin(const Counters& counters, std::size_t index, std::uint64_t value) const;
   void look_for_trouble(const Counters& counters, std::size_t index, std::uint64_t value,

@@ -53,10 +53,10 @@ class SharedGroup final : public Group, public Greeter, public Pulse {
   }
   std::int64_t bytes_between_hosts() const override { return 0; }
 
-  bool has_pulse() const override { return session_->fabric()->has_processes(); }
   void beat() noexcept override { session_->beat(); }
+  void rest() noexcept override { session_->rest(); }
   std::vector<Beats> beats() override { return session_->beats(); }
-  std::optional<base::Error> failure() const override { return session_->failure(); }
+  std::optional<base::Error> find_failure() override { return session_->find_failure(); }
   std::string account_of(int world_rank) override { return session_->account_of(world_rank); }
 
  private:

@@ -38,7 +38,7 @@ std::shared_ptr<SharedSegment> make_control_block(Fabric& fabric, int ranks,
                                                   const CommOptions& options) {
   const std::size_t staging = staging_for(ranks, options);
   auto memory = fabric.create(ControlBlock::bytes_for(ranks, staging), "a group's control block");
-  ControlBlock::format(memory->data(), ranks, staging);
+  ControlBlock::format(memory->data(), ranks, staging, options.heartbeat_timeout);
   return memory;
 }
 
@@ -97,7 +97,9 @@ std::shared_ptr<Group> SharedGroup::subgroup(std::span<const int> ranks) {
   CollectiveCall call(*session_, busy_, record);
   const std::size_t staging_bytes = session_->block().staging_bytes();
   auto memory = hand_out(call, ControlBlock::bytes_for(members, staging_bytes), "a subgroup");
-  if (rank() == ranks.front()) ControlBlock::format(memory->data(), members, staging_bytes);
+  if (rank() == ranks.front()) {
+    ControlBlock::format(memory->data(), members, staging_bytes, options().heartbeat_timeout);
+  }
   if (size() > 1) call.meet();
   call.finish();
   const auto position = std::find(ranks.begin(), ranks.end(), rank());

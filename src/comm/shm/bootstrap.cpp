@@ -192,7 +192,7 @@ class Host {
         shared::ControlBlock::bytes_for(size_, shared::staging_for(size_, options_));
     joined_.control = MemfdSegment::create(bytes, "the world's control block");
     shared::ControlBlock::format(joined_.control->data(), size_,
-                                 shared::staging_for(size_, options_));
+                                 shared::staging_for(size_, options_), options_.heartbeat_timeout);
     Packet control;
     control.kind = PacketKind::kControl;
     control.bytes = bytes;
