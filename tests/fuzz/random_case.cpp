@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
+
+#include "fullshard/base/error.h"
 
 namespace fullshard::fuzz {
 namespace {
@@ -21,6 +24,9 @@ const char* name_of(ShardingStrategy strategy) {
 struct Names {
   std::vector<std::string> modules;
   std::vector<std::string> parameters;
+  std::vector<std::string> distinct;  // the same, each by one of its names
+  std::vector<std::string> classes;   // of modules that hold parameters
+  bool has_blocks = false;            // for transformer_blocks()
 };
 
 Names names_of(const NetSpec& spec) {
@@ -29,16 +35,33 @@ Names names_of(const NetSpec& spec) {
   for (const auto& item : net->named_modules("", /*include_self=*/false)) {
     names.modules.push_back(item.key());
   }
-  for (const auto& item : net->named_parameters()) names.parameters.push_back(item.key());
+  std::set<const void*> seen;
+  for (const auto& item : net->named_parameters()) {
+    names.parameters.push_back(item.key());
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      names.distinct.push_back(item.key());
+    }
+  }
+  const shard::ModelTree tree = shard::tree_of(net);
+  shard::for_each_node(tree.root, [&](const shard::ModelNode& node) {
+    if (!node.parameters.empty()) names.classes.push_back(node.class_name);
+  });
+  try {
+    shard::transformer_blocks()(tree.root);
+    names.has_blocks = true;
+  } catch (const base::Error&) {
+  }
   return names;
 }
 
 WrapSpec random_wrap(Random& random, const Names& names) {
   using Wrap = WrapSpec::Kind;
-  WrapSpec wrap{.kind =
-                    random.of(std::vector{Wrap::kRoot, Wrap::kAutomatic, Wrap::kAutomatic,
-                                          Wrap::kSize, Wrap::kNamed, Wrap::kNamed, Wrap::kGroups})};
+  std::vector<Wrap> kinds = {Wrap::kRoot,  Wrap::kAutomatic, Wrap::kAutomatic, Wrap::kSize,
+                             Wrap::kNamed, Wrap::kNamed,     Wrap::kClasses,   Wrap::kGroups};
+  if (names.has_blocks) kinds.insert(kinds.end(), 2, Wrap::kBlocks);
+  WrapSpec wrap{.kind = random.of(kinds)};
   wrap.min_params = random.between(1, 80);
+  wrap.classes = {random.of(names.classes), random.of(names.classes)};
   for (const std::string& module : names.modules) {
     if (random.one_in(2)) wrap.modules.push_back(module);
   }
@@ -57,6 +80,7 @@ std::vector<ParameterRule> random_rules(Random& random, const Names& names) {
   for (int i = 0; i < count; ++i) {
     ParameterRule rule{.pattern = random.of(names.parameters)};
     if (random.one_in(3)) rule.pattern = "*weight";
+    if (random.one_in(4)) rule = {.pattern = "", .module_class = random.of(names.classes)};
     if (random.one_in(2)) rule.strategy = random.of(kStrategies);
     if (random.one_in(2)) {
       rule.atom = random.of(kAtoms);
@@ -75,11 +99,30 @@ std::vector<double> random_weights(Random& random, int shards) {
   return weights;
 }
 
+// Two of eight seeds are apart: on two hosts, or with nothing in common at all.
+void choose_ranks(Random& random, Case& run) {
+  run.ranks = random.between(1, 4);
+  if (run.seed % 8 == 0) run.transport = Transport::kGloo;
+  if (run.seed % 8 == 4) {
+    run.transport = Transport::kHosts;
+    run.ranks = random.of(std::vector{2, 4, 4, 4});
+  }
+}
+
+// Replicas are what several hosts are for.
 void choose_mesh(Random& random, Case& run) {
   run.replicate = 1;
-  if (run.ranks > 1 && random.one_in(4)) {
-    run.replicate = run.ranks == 4 ? random.of(std::vector{2, 4}) : run.ranks;
+  if (run.ranks > 1 && random.one_in(run.transport == Transport::kHosts ? 2 : 4)) {
+    run.replicate = run.ranks == 4 ? random.of(std::vector{2, 2, 4}) : run.ranks;
   }
+}
+
+int smaller_group(Random& random, int shards) {
+  std::vector<int> divisors = {0};
+  for (int size = 1; size <= shards; ++size) {
+    if (shards % size == 0) divisors.push_back(size);
+  }
+  return random.of(divisors);
 }
 
 shard::FullyShardOptions random_sharding(Random& random, const Case& run, const Names& names) {
@@ -98,13 +141,21 @@ shard::FullyShardOptions random_sharding(Random& random, const Case& run, const 
   options.backward_prefetch = random.of(std::vector{0, 0, 1, 2});
   options.limit_all_gathers = !random.one_in(4);
   options.gather_bucket_bytes = random.of(std::vector{0, 0, 512, 4096});
+  options.reduce_bucket_bytes = random.of(std::vector{0, 0, 512, 4096});
+  if (random.one_in(3)) {
+    options.reshard_after_forward = smaller_group(random, run.ranks / run.replicate);
+  }
+  if (random.one_in(6)) options.gradient_predivide_factor = random.between(2, 5);
+  if (random.one_in(6)) {
+    options.communication_hook = shard::compress_gradients_to(at::kDouble);  // loses nothing
+  }
   if (run.replicate > 1) options.shard_optimizer_over_replicas = random.one_in(2);
   return options;
 }
 
 std::vector<FreezeSpec> random_freezes(Random& random, const Names& names, std::int64_t steps) {
   std::vector<FreezeSpec> freezes;
-  for (const std::string& parameter : names.parameters) {
+  for (const std::string& parameter : names.distinct) {
     if (parameter.starts_with("head.") || !random.one_in(8)) continue;
     const int last = static_cast<int>(steps);
     freezes.push_back({parameter, random.one_in(2) ? last : random.between(1, last)});
@@ -117,10 +168,11 @@ bool ranks_differ(const NetSpec& net) {
                      [](const CallSpec& call) { return call.only_rank >= 0; });
 }
 
-// Every eighth seed. There ranks that differ have to say so, and others may.
-void choose_transport(Random& random, Case& run) {
-  run.over_gloo = run.seed % 8 == 0;
-  run.sharding.dynamic = random.one_in(3) || (run.over_gloo && ranks_differ(run.net));
+// Where gradients travel as messages, ranks that differ have to say so, and others may.
+void choose_dynamic(Random& random, Case& run) {
+  const bool messages =
+      run.transport != Transport::kThreads || run.sharding.communication_hook != nullptr;
+  run.sharding.dynamic = random.one_in(3) || (messages && ranks_differ(run.net));
 }
 
 // What is never trained may be left alone, where all ranks begin with the same values.
@@ -159,7 +211,8 @@ std::vector<int> numbers(const std::vector<Interlude>& interludes) {
 
 Case random_case(std::uint64_t seed) {
   Random random(seed);
-  Case run{.seed = seed, .ranks = random.between(1, 4)};
+  Case run{.seed = seed};
+  choose_ranks(random, run);
   run.net = random_net(random, run.ranks);
   const Names names = names_of(run.net);
   choose_mesh(random, run);
@@ -176,7 +229,7 @@ Case random_case(std::uint64_t seed) {
   run.norm_type = random.of(std::vector{1.0, 2.0, std::numeric_limits<double>::infinity()});
   run.before_update = random_interludes(random, run.steps);
   run.after_update = random_interludes(random, run.steps);
-  choose_transport(random, run);
+  choose_dynamic(random, run);
   ignore_some(random, run);
   const bool ignores = std::any_of(run.sharding.rules.begin(), run.sharding.rules.end(),
                                    [](const ParameterRule& rule) { return rule.ignore; });
@@ -191,6 +244,8 @@ std::string to_string(const WrapSpec& wrap) {
     case WrapSpec::Kind::kAutomatic: return "automatic";
     case WrapSpec::Kind::kSize: return fmt::format("size_based({})", wrap.min_params);
     case WrapSpec::Kind::kNamed: return fmt::format("named {}", wrap.modules);
+    case WrapSpec::Kind::kClasses: return fmt::format("of classes {}", wrap.classes);
+    case WrapSpec::Kind::kBlocks: return "transformer_blocks";
     case WrapSpec::Kind::kGroups: return fmt::format("automatic with group {}", wrap.modules);
   }
   return "";
@@ -205,7 +260,8 @@ std::string to_string(const Case& run) {
       run.replicate, options.shard_optimizer_over_replicas ? " dividing updates" : "",
       name_of(options.sharding_strategy), to_string(run.wrap), to_string(run.net));
   for (const ParameterRule& rule : options.rules) {
-    text += fmt::format("  rule {}: {}, atom {}, group {}{}{}\n", rule.pattern,
+    text += fmt::format("  rule {}{}: {}, atom {}, group {}{}{}\n", rule.pattern,
+                        rule.module_class.empty() ? "" : "class " + rule.module_class,
                         rule.strategy ? name_of(*rule.strategy) : "-",
                         rule.atom ? static_cast<int>(*rule.atom) : -1, rule.group,
                         rule.dtype ? ", to double" : "", rule.ignore ? ", ignored" : "");
@@ -213,22 +269,25 @@ std::string to_string(const Case& run) {
   for (const FreezeSpec& freeze : run.freezes) {
     text += fmt::format("  {} frozen before step {}\n", freeze.pattern, freeze.thawed);
   }
-  if (run.over_gloo) text += "  over Gloo\n";
+  if (run.transport == Transport::kGloo) text += "  over Gloo\n";
+  if (run.transport == Transport::kHosts) text += "  on two hosts\n";
   if (options.dynamic) text += "  dynamic\n";
+  if (options.communication_hook) text += "  with a communication hook\n";
   if (run.from_float) text += "  from single precision\n";
   return text + fmt::format(
-                    "  sync {}, divide {}, weights {}, min {}, keep {}, prefetch {} {} {}, bucket "
-                    "{}, limit "
-                    "{}\n  {}, {} steps of {}{}, zero_grad {}, clip {} by norm {}, "
+                    "  sync {}, divide {}, weights {}, min {}, keep {}, prefetch {} {} {}, buckets "
+                    "{} {}, reshard to {}, predivide {}, limit {}\n  {}, {} steps of {}{}, "
+                    "zero_grad {}, clip {} by norm {}, "
                     "before update {}, after {}\n",
                     options.sync_module_states, options.gradient_divide_factor,
                     options.shard_weights, options.min_shard_elements, options.keep_gathered,
                     options.forward_prefetch.value_or(-1), options.backward_prefetch.value_or(-1),
                     options.limit_all_gathers ? "" : "unlimited", options.gather_bucket_bytes,
-                    run.limit, kOptimizers[static_cast<int>(run.optimizer)], run.steps,
-                    run.micro_batches, run.deferred ? " deferred" : "",
-                    static_cast<int>(run.zero_grad), run.max_norm, run.norm_type,
-                    numbers(run.before_update), numbers(run.after_update));
+                    options.reduce_bucket_bytes, options.reshard_after_forward,
+                    options.gradient_predivide_factor, run.limit,
+                    kOptimizers[static_cast<int>(run.optimizer)], run.steps, run.micro_batches,
+                    run.deferred ? " deferred" : "", static_cast<int>(run.zero_grad), run.max_norm,
+                    run.norm_type, numbers(run.before_update), numbers(run.after_update));
 }
 
 shard::WrapPolicy policy_of(const WrapSpec& spec) {
@@ -237,6 +296,8 @@ shard::WrapPolicy policy_of(const WrapSpec& spec) {
     case WrapSpec::Kind::kAutomatic: return shard::automatic();
     case WrapSpec::Kind::kSize: return shard::size_based(spec.min_params);
     case WrapSpec::Kind::kNamed: return shard::wrap_named(spec.modules);
+    case WrapSpec::Kind::kClasses: return shard::wrap_classes(spec.classes);
+    case WrapSpec::Kind::kBlocks: return shard::transformer_blocks();
     case WrapSpec::Kind::kGroups: return shard::with_groups(shard::automatic(), {spec.modules});
   }
   return nullptr;

@@ -25,11 +25,27 @@ enum class Interlude {
 
 enum class ZeroGrad { kOptimizer, kOptimizerInPlace, kHandle, kModule };
 
+/// What the ranks are.
+enum class Transport {
+  kThreads,  ///< of one memory
+  kGloo,     ///< without shared memory
+  kHosts     ///< on two hosts, each with half of the ranks, which share memory there
+};
+
 /// How the units are chosen.
 struct WrapSpec {
-  enum class Kind { kRoot, kAutomatic, kSize, kNamed, kGroups } kind = Kind::kAutomatic;
+  enum class Kind {
+    kRoot,
+    kAutomatic,
+    kSize,
+    kNamed,
+    kClasses,
+    kBlocks,
+    kGroups
+  } kind = Kind::kAutomatic;
   std::int64_t min_params = 0;
   std::vector<std::string> modules;
+  std::vector<std::string> classes;
 };
 
 struct FreezeSpec {
@@ -46,7 +62,7 @@ struct Case {
   WrapSpec wrap;
   shard::FullyShardOptions sharding;  ///< without auto_wrap_policy and max_unsharded_bytes
   double limit = 0;                   ///< max_unsharded_bytes in sizes of the largest unit; 0: none
-  bool over_gloo = false;             ///< ranks do not share memory
+  Transport transport = Transport::kThreads;
   bool from_float = false;  ///< the model is in single precision; a rule converts it to double
   std::vector<FreezeSpec> freezes;
   Optimizer optimizer = Optimizer::kSgd;

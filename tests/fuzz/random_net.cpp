@@ -92,16 +92,46 @@ struct Bank final : Layer {
   at::Tensor weight;
 };
 
+struct Convolution final : Layer {
+  explicit Convolution(std::int64_t channels)
+      : up(torch::nn::Conv1dOptions(1, channels, 3).padding(1)),
+        down(torch::nn::Conv1dOptions(channels, 1, 1).bias(false)) {
+    register_module("up", up);
+    register_module("down", down);
+  }
+  at::Tensor forward(const at::Tensor& h, std::int64_t) override {
+    return down(torch::tanh(up(h.unsqueeze(1)))).squeeze(1);
+  }
+  torch::nn::Conv1d up, down;
+};
+
+struct Recurrent final : Layer {
+  explicit Recurrent(std::int64_t width)
+      : gru(torch::nn::GRUOptions(width, width).batch_first(true)) {
+    register_module("gru", gru);
+  }
+  at::Tensor forward(const at::Tensor& h, std::int64_t) override {
+    return std::get<0>(gru(at::stack({h, -h}, 1))).select(1, 1);
+  }
+  torch::nn::GRU gru;
+};
+
 const char* name_of(Kind kind) {
-  static constexpr const char* kNames[] = {"linear", "norm",  "scalar", "empty",
-                                           "gate",   "block", "bank",   "tied"};
+  static constexpr const char* kNames[] = {"linear", "norm", "scalar", "empty",       "gate",
+                                           "block",  "bank", "tied",   "convolution", "recurrent"};
   return kNames[static_cast<int>(kind)];
 }
 
+bool has_inner(Kind kind) {
+  return kind == Kind::kGate || kind == Kind::kBlock || kind == Kind::kBank ||
+         kind == Kind::kConvolution;
+}
+
 LayerSpec random_layer(Random& random, const std::vector<LayerSpec>& before) {
-  static const std::vector<Kind> kKinds = {
-      Kind::kLinear, Kind::kLinear, Kind::kNorm,  Kind::kScalar, Kind::kEmpty,
-      Kind::kGate,   Kind::kBlock,  Kind::kBlock, Kind::kBank,   Kind::kTied};
+  static const std::vector<Kind> kKinds = {Kind::kLinear, Kind::kLinear,      Kind::kNorm,
+                                           Kind::kScalar, Kind::kEmpty,       Kind::kGate,
+                                           Kind::kBlock,  Kind::kBlock,       Kind::kBank,
+                                           Kind::kTied,   Kind::kConvolution, Kind::kRecurrent};
   LayerSpec spec{.kind = random.of(kKinds),
                  .inner = random.between(1, 9),
                  .bias = !random.one_in(3),
@@ -117,6 +147,15 @@ LayerSpec random_layer(Random& random, const std::vector<LayerSpec>& before) {
     spec.of = random.of(matrices);
   }
   return spec;
+}
+
+// Equal layers, as transformers have them.
+void make_stack(std::vector<LayerSpec>& layers) {
+  for (LayerSpec& layer : layers) {
+    layer.kind = layers.front().kind;
+    layer.inner = layers.front().inner;
+    layer.bias = layers.front().bias;
+  }
 }
 
 CallSpec random_call(Random& random, int layers, int ranks) {
@@ -135,6 +174,7 @@ NetSpec random_net(Random& random, int ranks) {
   NetSpec spec{.width = random.between(1, 7)};
   const int layers = random.between(1, 7);
   for (int i = 0; i < layers; ++i) spec.layers.push_back(random_layer(random, spec.layers));
+  if (random.one_in(6)) make_stack(spec.layers);
   const int calls = random.between(1, layers + 4);
   for (int i = 0; i < calls; ++i) spec.calls.push_back(random_call(random, layers, ranks));
   spec.penalty = random.one_in(3);
@@ -155,9 +195,7 @@ std::string to_string(const NetSpec& spec) {
     text += fmt::format(" {}", name_of(layer.kind));
     if (layer.kind == Kind::kLinear && !layer.bias) text += "(no bias)";
     if (layer.kind == Kind::kTied) text += fmt::format("(of {})", layer.of);
-    if (layer.kind == Kind::kGate || layer.kind == Kind::kBlock || layer.kind == Kind::kBank) {
-      text += fmt::format("({})", layer.inner);
-    }
+    if (has_inner(layer.kind)) text += fmt::format("({})", layer.inner);
     if (layer.twin) text += "(twin)";
   }
   text += "; calls:";
@@ -193,6 +231,8 @@ std::shared_ptr<Layer> Net::make(const LayerSpec& spec) const {
     case Kind::kBank: return std::make_shared<Bank>(spec_.width, spec.inner);
     case Kind::kTied:
       return std::make_shared<Tied>(layers_->at<Linear>(static_cast<std::size_t>(spec.of)).weight);
+    case Kind::kConvolution: return std::make_shared<Convolution>(spec.inner);
+    case Kind::kRecurrent: return std::make_shared<Recurrent>(spec_.width);
   }
   return nullptr;
 }

@@ -15,19 +15,21 @@ namespace fullshard::fuzz {
 
 /// What a layer is made of. Every layer maps [rows, width] to the same shape.
 enum class Kind {
-  kLinear,  ///< a matrix and perhaps a bias
-  kNorm,    ///< LayerNorm
-  kScalar,  ///< a parameter without dimensions
-  kEmpty,   ///< a parameter without elements
-  kGate,    ///< an odd-sized vector, only some of it used
-  kBlock,   ///< modules inside modules: norm, up, down
-  kBank,    ///< three dimensions, one slice used at a time
-  kTied,    ///< another layer's matrix, transposed, and a bias of its own
+  kLinear,       ///< a matrix and perhaps a bias
+  kNorm,         ///< LayerNorm
+  kScalar,       ///< a parameter without dimensions
+  kEmpty,        ///< a parameter without elements
+  kGate,         ///< an odd-sized vector, only some of it used
+  kBlock,        ///< modules inside modules: norm, up, down
+  kBank,         ///< three dimensions, one slice used at a time
+  kTied,         ///< another layer's matrix, transposed, and a bias of its own
+  kConvolution,  ///< in one dimension, over channels
+  kRecurrent,    ///< a GRU over a few steps
 };
 
 struct LayerSpec {
   Kind kind = Kind::kLinear;
-  int inner = 1;      ///< hidden width of a block, slices of a bank, size of a gate
+  int inner = 1;      ///< hidden width of a block, slices of a bank, size of a gate, channels
   bool bias = true;   ///< kLinear
   int of = 0;         ///< kTied: the kLinear layer whose matrix it shares
   bool twin = false;  ///< registered under a second name as well

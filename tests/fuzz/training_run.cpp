@@ -288,10 +288,10 @@ std::vector<Outcome> train_sharded(const Case& run) {
     outcomes[static_cast<std::size_t>(world.rank())] = train(run, ShardedSide(run, world));
   };
   const comm::CommOptions options{.timeout = std::chrono::seconds(30)};
-  if (run.over_gloo) {
-    testing::run_over_gloo(run.ranks, rank, options);
-  } else {
-    comm::run_as_threads(run.ranks, rank, options);
+  switch (run.transport) {
+    case Transport::kThreads: comm::run_as_threads(run.ranks, rank, options); break;
+    case Transport::kGloo: testing::run_over_gloo(run.ranks, rank, options); break;
+    case Transport::kHosts: testing::run_on_hosts(2, run.ranks / 2, rank, options); break;
   }
   return outcomes;
 }
