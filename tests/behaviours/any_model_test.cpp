@@ -41,17 +41,16 @@ const Problem kStack = testing::problem_of<Stack>(5, 5);
 
 using StackPasses = std::function<void(Stack&, const Batch&)>;
 
-// On ranks that share memory and on ranks that send messages.
+// With every strategy on ranks that share memory, and on ranks that send messages.
 void expect_equal(const StackPasses& passes) {
-  for (const bool over_gloo : {false, true}) {
-    SCOPED_TRACE(over_gloo ? "over Gloo" : "sharing memory");
-    testing::expect_equal_passes_for_strategies(
-        kStack,
-        [&](testing::Model& model, const Batch& batch, const Turn&) {
-          passes(static_cast<Stack&>(model), batch);
-        },
-        {.ranks = 3, .training = {.steps = 4}, .over_gloo = over_gloo});
-  }
+  const testing::Passes all = [&](testing::Model& model, const Batch& batch, const Turn&) {
+    passes(static_cast<Stack&>(model), batch);
+  };
+  testing::EqualityOptions options{.ranks = 3, .training = {.steps = 4}};
+  testing::expect_equal_passes_for_strategies(kStack, all, options);
+  SCOPED_TRACE("over Gloo");
+  options.over_gloo = true;
+  testing::expect_equal_passes(kStack, all, options);
 }
 
 TEST(AnyModel, TwoForwardsThenTwoBackwards) {
