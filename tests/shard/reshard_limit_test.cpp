@@ -48,16 +48,20 @@ TEST(ReshardAfterForward, WithWeightsAndUnderALimit) {
   const testing::TrainOptions options{.steps = 4, .max_norm = 0.5};
   const StateDict expected = testing::train_reference(kTask, options);
   const std::int64_t largest = largest_unit();
+  struct Setting {
+    std::vector<double> weights;
+    std::int64_t limit;
+  };
+  const std::vector<Setting> settings = {
+      {{3, 1, 0, 2}, 0}, {{3, 1, 0, 2}, largest}, {{0, 0, 1, 0}, 2 * largest}, {{}, largest}};
   testing::run_over_gloo(4, [&](comm::World& world) {
-    for (const std::vector<double>& weights : {std::vector<double>{}, {3, 1, 0, 2}, {0, 0, 1, 0}}) {
-      for (const std::int64_t limit : {std::int64_t{0}, largest, 2 * largest}) {
-        SCOPED_TRACE(::testing::Message()
-                     << "limit " << limit << ", weights " << ::testing::PrintToString(weights));
-        expect_equal(
-            world,
-            {.shard_weights = weights, .max_unsharded_bytes = limit, .reshard_after_forward = 2},
-            expected, options);
-      }
+    for (const auto& [weights, limit] : settings) {
+      SCOPED_TRACE(::testing::Message()
+                   << "limit " << limit << ", weights " << ::testing::PrintToString(weights));
+      expect_equal(
+          world,
+          {.shard_weights = weights, .max_unsharded_bytes = limit, .reshard_after_forward = 2},
+          expected, options);
     }
   });
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,25 +62,27 @@ void expect_as_simulated(comm::World& world, const FullyShardOptions& sharding,
   }
 }
 
-// Each of the ways to plan: on touch, as by default, ahead, in buckets, under a limit.
+// As by default, ahead, on touch and in buckets, under a limit and without.
 void expect_as_simulated_however_planned(comm::World& world, FullyShardOptions sharding,
                                          const comm::MeshOptions& mesh = {}) {
   comm::World alone = comm::single_rank();
   const auto sizes = unit_bytes(fully_shard(kTask.build(), alone.mesh()).counters());
   const std::int64_t largest = *std::max_element(sizes.begin(), sizes.end());
   const std::int64_t total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-  expect_as_simulated(world, sharding, mesh);
-  for (const std::int64_t limit : {std::int64_t{0}, 2 * largest}) {
-    for (const int depth : {0, 2}) {
-      for (const std::int64_t bucket : {std::int64_t{0}, largest + 1, total}) {
-        SCOPED_TRACE(::testing::Message()
-                     << "limit " << limit << " depth " << depth << " bucket " << bucket);
-        sharding.max_unsharded_bytes = limit;
-        sharding.forward_prefetch = sharding.backward_prefetch = depth;
-        sharding.gather_bucket_bytes = bucket;
-        expect_as_simulated(world, sharding, mesh);
-      }
-    }
+  struct Plan {
+    std::optional<int> depth;
+    std::int64_t limit = 0;
+    std::int64_t bucket = 0;
+  };
+  for (const auto& [depth, limit, bucket] :
+       {Plan{}, Plan{.depth = 2, .limit = 2 * largest}, Plan{.depth = 0, .bucket = total},
+        Plan{.depth = 1, .limit = 2 * largest, .bucket = largest + 1}}) {
+    SCOPED_TRACE(::testing::Message()
+                 << "depth " << depth.value_or(-1) << " limit " << limit << " bucket " << bucket);
+    sharding.max_unsharded_bytes = limit;
+    sharding.forward_prefetch = sharding.backward_prefetch = depth;
+    sharding.gather_bucket_bytes = bucket;
+    expect_as_simulated(world, sharding, mesh);
   }
 }
 
@@ -107,6 +110,39 @@ TEST(SimulatedPeak, IsTheRealOneOnReplicas) {
   };
   testing::run_both_ways(4, hybrid);
   testing::run_on_hosts(2, 2, hybrid);
+}
+
+// A plan holds only what comes and goes.
+TEST(SimulatedPeak, WhatStaysForGoodComesOnTop) {
+  const FullyShardOptions sharding{
+      .rules = {{.pattern = "blocks.1.*", .strategy = ShardingStrategy::SHARD_OPTIMIZER_ONLY}}};
+  testing::run_both_ways(2, [&](comm::World& world) {
+    const auto [simulated, before, after] = follow_plan(world, sharding, {});
+    std::int64_t for_good = 0;
+    for (const UnitCounters& unit : after.units) {
+      if (unit.name == "blocks.1") for_good += unit.bytes;
+    }
+    EXPECT_GT(for_good, 0);
+    EXPECT_EQ(after.peak_unsharded_bytes, simulated.peak_bytes + for_good);
+    EXPECT_EQ(after.all_gathers - before.all_gathers, simulated.gathers + 1);
+  });
+}
+
+// Neither with SHARD_OPTIMIZER_ONLY nor, over messages, with `dynamic`.
+TEST(SimulatedPeak, WhereEverythingStaysThereIsNoPlanAndThePeakIsAll) {
+  const auto expect_all = [](comm::World& world, const FullyShardOptions& sharding) {
+    const auto model = kTask.build();
+    const auto sharded = fully_shard(model, world.mesh(), sharding);
+    testing::train_steps(*model, sharded, world, kTask, {.steps = 3});
+    const std::vector<std::int64_t> sizes = unit_bytes(sharded.counters());
+    EXPECT_EQ(sharded.schedule(), "");
+    EXPECT_EQ(sharded.counters().peak_unsharded_bytes,
+              std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}));
+  };
+  testing::run_both_ways(2, [&](comm::World& world) {
+    expect_all(world, {.sharding_strategy = ShardingStrategy::SHARD_OPTIMIZER_ONLY});
+  });
+  testing::run_over_gloo(2, [&](comm::World& world) { expect_all(world, {.dynamic = true}); });
 }
 
 TEST(SimulatedPeak, IsTheRealOneWhereUnitsAreReshardedToASmallerGroup) {
