@@ -9,6 +9,7 @@
 #include <cmath>
 #include <thread>
 
+#include "comm/c10d/join_gpus.h"
 #include "comm/device_ranks.h"
 #include "comm/errors.h"
 #include "comm/values.h"
@@ -224,6 +225,44 @@ TEST(Combine, HasTheBitsOfReduceParts) {
       }
     }
   }
+}
+
+// A plugin that finds so many GPUs.
+template <int gpus>
+device::Plugin plugin_with() {
+  return {"", "", [](std::string&) { return gpus; }, nullptr};
+}
+
+TEST(Gpus, M11_EachRankTakesTheOneOfItsNumberOnTheHost) {
+  run_as_threads(3, [](World& world) {
+    EXPECT_EQ(c10d::choose_gpu(plugin_with<3>(), world, std::nullopt), world.local_rank());
+    EXPECT_EQ(c10d::choose_gpu(plugin_with<3>(), world, 1), 1);
+  });
+}
+
+TEST(Gpus, M11_FewerThanRanksIsAnErrorOnAllOfThemAtTheStart) {
+  const auto store = rendezvous::Store::in_memory();
+  run_as_threads(3, [&](World& world) {
+    const auto error = expect_error(ErrorCode::kConfiguration, [&] {
+      c10d::join_gpus(plugin_with<2>(), world, store, std::nullopt);
+    });
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("of 3 on its host"), HasSubstr("2 GPUs are visible")));
+  });
+}
+
+TEST(Gpus, ARankThatCannotJoinTellsTheOthers) {
+  const auto store = rendezvous::Store::in_memory();
+  run_as_threads(2, [&](World& world) {
+    if (world.rank() == 1) {
+      expect_error(ErrorCode::kConfiguration,
+                   [&] { c10d::join_gpus(plugin_with<2>(), world, store, 2); });
+      return;
+    }
+    const auto error = expect_error(ErrorCode::kPeerLost, [&] { world.group().barrier({}); });
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_THAT(error.what(), HasSubstr("GPU 2 was asked for"));
+  });
 }
 
 }  // namespace

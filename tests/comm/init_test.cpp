@@ -17,6 +17,7 @@
 #include "comm/errors.h"
 #include "comm/host.h"
 #include "comm/processes.h"
+#include "comm/shared_flags.h"
 #include "comm/values.h"
 
 namespace fullshard::comm::testing {
@@ -200,6 +201,7 @@ TEST(Init, C7_WorldsAreMadeOneAfterTheOtherInAProcess) {
 TEST(Init, C7_SurvivorsOfADeathMakeAWorldOfTheirOwn) {
   for (const auto backend : {BackendChoice::kShm, BackendChoice::kGloo}) {
     const Listening listening;
+    const SharedFlags joined(3);
     Processes processes;
     for (int rank = 0; rank < 3; ++rank) {
       processes.start([&, rank] {
@@ -209,6 +211,9 @@ TEST(Init, C7_SurvivorsOfADeathMakeAWorldOfTheirOwn) {
         {
           World world = init(options);
           expect_sum_of_ranks(world);
+          // Nobody may die while another one is still on its way out of the sum.
+          joined.set(rank, 1);
+          for (int other = 0; other < 3; ++other) joined.await(other);
           if (rank == 1) raise(SIGKILL);
           const Error error = expect_error(ErrorCode::kPeerLost, [&] {
             while (true) world.group().barrier({});

@@ -46,10 +46,12 @@ TEST_P(Rank0Only, C9_LongWorkTripsNoTimeoutAndAStallStraightAfterStillDoes) {
         });
         EXPECT_EQ(flags.get(0), 1) << "nobody goes on before the work is done";
         if (world.rank() == 1) return flags.await(1);
+        const auto begin = base::Clock::now();
         const Error error = expect_error(ErrorCode::kTimeout, [&] {
           world.group().barrier({"after", 1});
         });
         EXPECT_EQ(error.rank(), 1);
+        EXPECT_LT(base::Clock::now() - begin, 5 * timeout);  // one, and a busy machine
         flags.set(1, 1);
       },
       std::chrono::seconds(1));

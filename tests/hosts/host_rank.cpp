@@ -1,6 +1,6 @@
-// host_rank TASK HOSTS TIMEOUT HEARTBEAT: one rank of the job that the environment describes, on
-// one of HOSTS hosts; both times in seconds. Prints one line of JSON: what it found, or the error
-// it got. Tasks:
+// host_rank TASK HOSTS TIMEOUT HEARTBEAT [gloo]: one rank of the job that the environment
+// describes, on one of HOSTS hosts, between which Gloo sends messages, with `gloo` also inside
+// them; both times in seconds. Prints one line of JSON: what it found, or the error it got. Tasks:
 //   collectives  every collective once, against closed forms
 //   hybrid       training sharded inside each host and replicated over hosts
 //   full         training sharded over all ranks
@@ -99,12 +99,13 @@ json run(const std::string& task, int hosts, comm::World& world) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 5 && argc != 6) return 2;
   at::set_num_threads(1);
   try {
-    comm::World world =
-        comm::World::init({.timeout = std::chrono::seconds(std::atoi(argv[3])),
-                           .heartbeat_timeout = std::chrono::seconds(std::atoi(argv[4]))});
+    comm::World world = comm::World::init(
+        {.timeout = std::chrono::seconds(std::atoi(argv[3])),
+         .heartbeat_timeout = std::chrono::seconds(std::atoi(argv[4])),
+         .backend = argc == 6 ? comm::BackendChoice::kGloo : comm::BackendChoice::kAuto});
     const json result = run(argv[1], std::atoi(argv[2]), world);
     world.group().barrier({"leaving", -1});
     std::puts(result.dump().c_str());

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import warnings
 
 PREFIX = "fullshard-test-"
 SLOW = (("netem", "delay", "1ms", "rate", "400mbit"),
@@ -212,5 +213,5 @@ def make_hosts(count):
     reason = why_no_namespaces()
     if not reason:
         return Namespaces(count)
-    print(f"no network namespaces: {reason}; loopback instead")
+    warnings.warn(f"no network namespaces: {reason}; loopback instead")
     return OneHost(count)

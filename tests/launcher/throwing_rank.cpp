@@ -1,8 +1,11 @@
-// One rank of a sharded training. Rank 2 throws in the forward of its third step.
+// throwing_rank BACKEND: one rank of a sharded training, over shm, hosts (of two ranks each) or
+// gloo. Rank 2 throws in the forward of its third step.
 
 #include <torch/torch.h>
 
+#include <cstdlib>
 #include <stdexcept>
+#include <string>
 
 #include "fullshard/base/error_report.h"
 #include "fullshard/comm/world.h"
@@ -25,8 +28,15 @@ struct Net : torch::nn::Module {
   bool bad_sample = false;
 };
 
-void train() {
-  comm::World world = comm::World::init();
+comm::CommOptions options_for(const std::string& backend) {
+  comm::CommOptions options{.interface = "lo"};
+  if (backend == "gloo") options.backend = comm::BackendChoice::kGloo;
+  if (backend == "hosts") options.host = *std::getenv("RANK") < '2' ? "alpha" : "beta";
+  return options;
+}
+
+void train(const comm::CommOptions& options) {
+  comm::World world = comm::World::init(options);
   const auto net = std::make_shared<Net>();
   const auto sharded = shard::fully_shard(net, world.mesh());
   torch::optim::SGD optimizer(sharded.parameters(), 0.01);
@@ -40,10 +50,10 @@ void train() {
 
 }  // namespace
 
-int main() {
+int main(int, char** argv) {
   at::set_num_threads(1);
   try {
-    train();
+    train(options_for(argv[1]));
   } catch (const std::exception& error) {
     base::report_error(error);
   }

@@ -68,7 +68,7 @@ Case draw(std::mt19937& random) {
   drawn.victim = below(kRanks);
   drawn.signal = below(4) == 0 ? SIGSTOP : SIGKILL;
   drawn.by_heartbeat = below(2) == 0;
-  drawn.after = std::chrono::microseconds(below(60'000));
+  drawn.after = std::chrono::microseconds(below(200'000));
   return drawn;
 }
 
@@ -178,7 +178,7 @@ std::ptrdiff_t shared_memory_files() {
 TEST(Kills, EverySurvivorNamesTheDeadAndNothingStaysBehind) {
   const char* asked = std::getenv("FULLSHARD_KILLS");
   const char* seed = std::getenv("FULLSHARD_KILL_SEED");
-  const int kills = asked == nullptr ? 10 : std::atoi(asked);
+  const int kills = asked == nullptr ? 20 : std::atoi(asked);
   std::mt19937 random(seed == nullptr ? 1U : static_cast<unsigned>(std::atoi(seed)));
   const auto descriptors = entries_of("/proc/self/fd");
   std::map<Way, std::vector<double>> unnoticed;  // seconds that deaths were

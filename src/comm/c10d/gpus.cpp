@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/c10d/device_group.h"
+#include "comm/c10d/join_gpus.h"
 #include "comm/device/placement.h"
 #include "comm/device/plugin_library.h"
 #include "fullshard/base/error.h"
@@ -42,7 +43,43 @@ c10::intrusive_ptr<::c10d::Backend> connect_nccl(const device::Plugin& plugin,
   return c10::intrusive_ptr<::c10d::Backend>::reclaim(static_cast<::c10d::Backend*>(backend));
 }
 
-int find_device(const device::Plugin& plugin, const World& world, std::optional<int> wanted) {
+std::shared_ptr<Group> everyone(Group& group) {
+  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return group.subgroup(ranks);
+}
+
+GpuWorld connect(const device::Plugin& plugin, const World& world, const rendezvous::Store& store,
+                 std::optional<int> wanted) {
+  const int index = c10d::choose_gpu(plugin, world, wanted);
+  const c10::Device gpu(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
+  const auto connect_devices = [&plugin](const rendezvous::Store& keys, int rank, int size,
+                                         c10::Device device, base::Duration timeout) {
+    return connect_nccl(plugin, keys, rank, size, device, timeout);
+  };
+  auto all = std::make_shared<c10d::DeviceGroup>(everyone(world.group()), store.with_prefix("nccl"),
+                                                 connect_devices, gpu);
+  const auto& self = world.mesh().replicate;
+  auto alone = std::make_shared<c10d::DeviceGroup>(everyone(*self), store, nullptr, gpu);
+  return {World(world, make_mixed_group(world.mesh().all, std::move(all)),
+                make_mixed_group(self, std::move(alone))),
+          index};
+}
+
+// Tells the other ranks what keeps this one from joining them.
+template <typename Call>
+auto or_abort(const World& world, Call call) {
+  try {
+    return call();
+  } catch (const Error& error) {
+    world.group().abort(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+int c10d::choose_gpu(const device::Plugin& plugin, const World& world, std::optional<int> wanted) {
   std::string why;
   const int devices = plugin.count_devices(why);
   if (devices == 0) {
@@ -58,38 +95,15 @@ int find_device(const device::Plugin& plugin, const World& world, std::optional<
       fmt::format("GPU {} was asked for, and those visible are 0 to {}", *wanted, devices - 1));
 }
 
-std::shared_ptr<Group> everyone(Group& group) {
-  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return group.subgroup(ranks);
+GpuWorld c10d::join_gpus(const device::Plugin& plugin, const World& world,
+                         const rendezvous::Store& store, std::optional<int> wanted) {
+  return or_abort(world, [&] { return connect(plugin, world, store, wanted); });
 }
-
-GpuWorld connect(const World& world, const rendezvous::Store& store, std::optional<int> wanted) {
-  const device::Plugin& plugin = device::load_plugin(device::plugin_places(), TORCH_VERSION);
-  const int index = find_device(plugin, world, wanted);
-  const c10::Device gpu(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
-  const auto connect_devices = [&plugin](const rendezvous::Store& keys, int rank, int size,
-                                         c10::Device device, base::Duration timeout) {
-    return connect_nccl(plugin, keys, rank, size, device, timeout);
-  };
-  auto all = std::make_shared<c10d::DeviceGroup>(everyone(world.group()), store.with_prefix("nccl"),
-                                                 connect_devices, gpu);
-  const auto& self = world.mesh().replicate;
-  auto alone = std::make_shared<c10d::DeviceGroup>(everyone(*self), store, nullptr, gpu);
-  return {World(world, make_mixed_group(world.mesh().all, std::move(all)),
-                make_mixed_group(self, std::move(alone))),
-          index};
-}
-
-}  // namespace
 
 GpuWorld with_gpus(const World& world, const rendezvous::Store& store, std::optional<int> device) {
-  try {
-    return connect(world, store, device);
-  } catch (const Error& error) {
-    world.group().abort(error.what());
-    throw;
-  }
+  const device::Plugin* plugin = or_abort(
+      world, [] { return &device::load_plugin(device::plugin_places(), TORCH_VERSION); });
+  return c10d::join_gpus(*plugin, world, store, device);
 }
 
 }  // namespace fullshard::comm

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "comm/device/plugin.h"
+#include "fullshard/comm/c10d/gpus.h"
+
+namespace fullshard::comm::c10d {
+
+/// The GPU that this rank takes of those which the plugin finds; `wanted` if that is there. Throws
+/// base::Error kConfiguration when there is none for it.
+int choose_gpu(const device::Plugin& plugin, const World& world, std::optional<int> wanted);
+
+/// with_gpus() by a plugin that is loaded already.
+GpuWorld join_gpus(const device::Plugin& plugin, const World& world, const rendezvous::Store& store,
+                   std::optional<int> wanted);
+
+}  // namespace fullshard::comm::c10d
