@@ -41,7 +41,12 @@ UnitPager::UnitPager(std::vector<PagedUnit> units, std::unique_ptr<UnitSource> s
       follower_(scheduled_bytes(units_), options),
       uses_(units_.size()),
       in_backward_(std::move(in_backward)),
-      limit_(options.max_unsharded_bytes) {
+      limit_(options.max_unsharded_bytes),
+      depth_(options.limit_all_gathers ? static_cast<std::size_t>(options.forward_prefetch)
+                                       : units_.size()),
+      bucket_bytes_(options.gather_bucket_bytes),
+      kept_(units_.size()),
+      next_(units_.size(), -1) {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const PagedUnit& unit = units_[i];
     for (const PagedParameter& parameter : unit.parameters) parameter.storage->attach(this);
@@ -129,10 +134,43 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
 }
 
 void UnitPager::touch_kept(int unit) {
-  const auto index = static_cast<std::size_t>(unit);
-  if (states_[index].resident && source_->is_current(unit)) return;
-  evict(unit);
-  gather(unit);
+  kept_.note(unit);
+  const bool current = is_current(unit);
+  if (current && !states_[static_cast<std::size_t>(unit)].arriving) return;
+  if (!current) {
+    evict(unit);
+    join_batch(unit);
+  }
+  gather_kept_after(unit);
+  start_batch();
+  arrive(unit);
+}
+
+bool UnitPager::is_current(int unit) const {
+  return states_[static_cast<std::size_t>(unit)].resident && source_->is_current(unit);
+}
+
+// In the order of their first uses before the last update.
+void UnitPager::gather_kept_after(int unit) {
+  const std::vector<int>& order = kept_.before();
+  const auto found = std::find(order.begin(), order.end(), unit);
+  if (found == order.end()) return;
+  std::size_t ahead = 0;
+  for (auto next = found + 1; next != order.end(); ++next) {
+    ++ahead;
+    if (is_current(*next)) continue;
+    const bool joins = fits_batch(*next);
+    if (!joins && ahead > depth_) return;
+    if (!joins) start_batch();
+    evict(*next);
+    join_batch(*next);
+  }
+}
+
+bool UnitPager::fits_batch(int unit) const {
+  std::int64_t bytes = units_[static_cast<std::size_t>(unit)].bytes;
+  for (const int other : batch_) bytes += units_[static_cast<std::size_t>(other)].bytes;
+  return !batch_.empty() && bytes <= bucket_bytes_;
 }
 
 void UnitPager::touch_in_step(int unit, schedule::Phase phase) {
@@ -165,13 +203,44 @@ void UnitPager::touch_without_gradients(int unit) {
     evict(other);
     return true;
   });
-  gather(unit);
+  if (last_ >= 0) next_[static_cast<std::size_t>(last_)] = unit;
+  last_ = unit;
+  std::vector<int> coming = foresee(unit);
+  for (const int other : expected_) {
+    if (other != unit && !contains(coming, other)) evict(other);
+  }
+  join_batch(unit);
+  for (const int next : coming) {
+    if (!fits_batch(next)) start_batch();
+    join_batch(next);
+  }
+  start_batch();
+  arrive(unit);
   inference_.push_back(unit);
+  expected_ = std::move(coming);
+}
+
+// What a pass without gradients will use after `unit`, as far as it fits with what is there.
+std::vector<int> UnitPager::foresee(int unit) const {
+  std::int64_t bytes = scheduled_bytes(units_[static_cast<std::size_t>(unit)]);
+  for (const int other : inference_) bytes += units_[static_cast<std::size_t>(other)].bytes;
+  std::vector<int> coming;
+  for (int next = next_[static_cast<std::size_t>(unit)]; next >= 0 && coming.size() < depth_;
+       next = next_[static_cast<std::size_t>(next)]) {
+    bytes += units_[static_cast<std::size_t>(next)].bytes;
+    const bool is_there = next == unit || contains(inference_, next) || contains(coming, next);
+    if (is_there || (limit_ != 0 && bytes > limit_)) break;
+    coming.push_back(next);
+  }
+  return coming;
 }
 
 void UnitPager::close_inference() {
   for (const int unit : inference_) evict(unit);
+  for (const int unit : expected_) evict(unit);
   inference_.clear();
+  expected_.clear();
+  last_ = -1;
 }
 
 void UnitPager::end_step() {
@@ -189,6 +258,7 @@ void UnitPager::evict_step() {
 
 void UnitPager::release() {
   end_step();
+  kept_.end_step();
   for (std::size_t unit = 0; unit < units_.size(); ++unit) evict(static_cast<int>(unit));
 }
 

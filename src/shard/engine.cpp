@@ -138,7 +138,8 @@ Engine::Engine(ModelTree model, const comm::Mesh& mesh, const FullyShardOptions&
   memory_ = UnitMemory::make(mesh_, units_,
                              {.from_rank0 = options_.sync_module_states,
                               .dynamic = options_.dynamic,
-                              .reshard_after_forward = options_.reshard_after_forward});
+                              .reshard_after_forward = options_.reshard_after_forward,
+                              .gather_bucket_bytes = options_.gather_bucket_bytes});
   gate_ = UpdateGate::make(*mesh_.shard);
   reducer_ = GradientReducer::make(mesh_, units_,
                                    {.divide_factor = options_.gradient_divide_factor,
@@ -352,7 +353,8 @@ void Engine::end_update() {
   if (!gate_->is_writing()) return;
   if (options_.shard_optimizer_over_replicas) {
     const Stopwatch watch(update_seconds_);
-    gather_updates(*mesh_.replicate, units_, mesh_.shard->rank(), gate_->version());
+    gather_updates(*mesh_.replicate, units_, mesh_.shard->rank(), gate_->version(),
+                   update_gathers_);
   }
   gate_->end_write();
 }

@@ -17,6 +17,7 @@
 #include "shard/flat_unit.h"
 #include "shard/gradient_placeholder.h"
 #include "shard/gradient_reducer.h"
+#include "shard/replica_updates.h"
 #include "shard/unit_memory.h"
 #include "shard/update_gate.h"
 
@@ -129,7 +130,8 @@ class Engine {
   std::vector<double> gather_exposed_;  // by unit: seconds that its gathers kept this rank waiting
   std::vector<at::Tensor> scope_copies_;  // by unit, while an unsharded scope is open
   bool in_step_ = false;
-  double update_seconds_ = 0;  // spent on gather_updates
+  UpdateGathers update_gathers_;
+  double update_seconds_ = 0;  // spent on them
   std::exception_ptr kept_error_;
 };
 

@@ -23,6 +23,8 @@ Counters Engine::counters() const {
                          .exposed_seconds = gather_exposed_[u] + reducer_->exposed_seconds(u)});
   }
   sum.all_gather_collectives = pager_->collectives();
+  sum.update_gathers = update_gathers_.units;
+  sum.update_gather_bytes = update_gathers_.bytes;
   sum.reduce_scatter_collectives = reducer_->collectives();
   sum.resharded_bytes = memory_->resharded_bytes();
   for (const at::Tensor& copy : scope_copies_) {

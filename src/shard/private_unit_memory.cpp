@@ -51,7 +51,11 @@ std::string name_of(const std::vector<FlatUnit>& units, const std::vector<std::s
 
 PrivateUnitMemory::PrivateUnitMemory(const comm::Mesh& mesh, std::vector<FlatUnit>& units,
                                      const UnitMemoryOptions& options)
-    : units_(units), group_(mesh.shard), dynamic_(options.dynamic), gathered_(units.size()) {
+    : units_(units),
+      group_(mesh.shard),
+      dynamic_(options.dynamic),
+      bucket_bytes_(options.gather_bucket_bytes),
+      gathered_(units.size()) {
   const int smaller = options.reshard_after_forward;
   if (smaller > 1 && smaller < group_->size()) smaller_ = neighbours(*group_, smaller);
   std::int64_t bytes = kAlignment;
@@ -81,7 +85,7 @@ void PrivateUnitMemory::store_rank0s(comm::Group& all, const FlatUnit& unit) {
 
 void PrivateUnitMemory::start(std::span<const int> units, std::int64_t version) {
   if (dynamic_) {
-    gather_all(version);
+    start_all(version);
     return;
   }
   std::vector<std::size_t> sharded;
@@ -105,13 +109,22 @@ std::byte* PrivateUnitMemory::gather(std::size_t unit, std::int64_t version) {
   return memory_of(gathered_[unit].buffer);
 }
 
-void PrivateUnitMemory::gather_all(std::int64_t version) {
-  if (all_gathered_ == version) return;
+// All that is sharded, in one order on all ranks. Each is waited for when it is used.
+void PrivateUnitMemory::start_all(std::int64_t version) {
+  if (all_started_ == version) return;
+  std::vector<std::size_t> together;
+  std::int64_t bytes = 0;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (!units_[unit].replicated()) launch({unit}, version, /*resharded=*/false);
+    if (units_[unit].replicated()) continue;
+    bytes += units_[unit].layout.flat_bytes();
+    if (!together.empty() && bytes > bucket_bytes_) {
+      launch(std::exchange(together, {}), version, /*resharded=*/false);
+      bytes = units_[unit].layout.flat_bytes();
+    }
+    together.push_back(unit);
   }
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) land(unit);
-  all_gathered_ = version;
+  launch(std::move(together), version, /*resharded=*/false);
+  all_started_ = version;
 }
 
 // Or on its way.
@@ -235,8 +248,9 @@ void PrivateUnitMemory::unpack(const Flight& flight) {
 
 void PrivateUnitMemory::release(std::size_t unit) {
   Gathered& gathered = gathered_[unit];
-  if (dynamic_ || !gathered.buffer.defined()) return;
+  if (!gathered.buffer.defined()) return;
   land(unit);
+  if (dynamic_) return;
   // Between a forward and its backward; there gradients are off.
   if (smaller_ && at::GradMode::is_enabled()) keep_piece(unit);
   buffers_.give_back(std::exchange(gathered.buffer, {}));
@@ -274,7 +288,10 @@ std::int64_t PrivateUnitMemory::kept_bytes() const {
 }
 
 void PrivateUnitMemory::take_part(std::int64_t version) {
-  if (dynamic_) gather_all(version);
+  if (!dynamic_ || all_landed_ == version) return;
+  start_all(version);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) land(unit);
+  all_landed_ = version;
 }
 
 }  // namespace fullshard::shard

@@ -59,7 +59,7 @@ class PrivateUnitMemory final : public UnitMemory {
   };
 
   void store_rank0s(comm::Group& all, const FlatUnit& unit);
-  void gather_all(std::int64_t version);
+  void start_all(std::int64_t version);
   bool is_here(std::size_t unit, std::int64_t version) const;
   void launch(std::vector<std::size_t> units, std::int64_t version, bool resharded);
   void start_alone(Flight& flight);
@@ -75,10 +75,13 @@ class PrivateUnitMemory final : public UnitMemory {
   std::shared_ptr<comm::Group> group_;
   std::shared_ptr<comm::Group> smaller_;  // null where units are not resharded
   bool dynamic_;
-  at::Tensor own_;  // slices of all units
+  std::int64_t bucket_bytes_;  // of units gathered in one collective, with `dynamic`
+  at::Tensor own_;             // slices of all units
   BufferPool buffers_;
   std::vector<Gathered> gathered_;  // by unit
-  std::int64_t all_gathered_ = 0;   // version for which all units were, with `dynamic`
+  // With `dynamic`: versions of which all units' gathers were started, and have come.
+  std::int64_t all_started_ = 0;
+  std::int64_t all_landed_ = 0;
   double waited_seconds_ = 0;
 };
 

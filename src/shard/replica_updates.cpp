@@ -50,10 +50,12 @@ std::int64_t bytes_of_mean(const comm::Group& replicate, const FlatUnit& unit) {
 }
 
 void gather_updates(comm::Group& replicate, std::vector<FlatUnit>& units, int shard_rank,
-                    std::int64_t version) {
+                    std::int64_t version, UpdateGathers& counts) {
   std::vector<comm::Work> works;
   for (const FlatUnit& unit : units) {
     if (!unit.divided()) continue;
+    ++counts.units;
+    counts.bytes += unit.held_bytes() - unit.own_bytes();
     // The own part of what it is gathered to.
     works.push_back(
         replicate.all_gather({unit.own_at(unit.own.begin), unit.own.size(), unit.layout.dtype()},

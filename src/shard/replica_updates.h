@@ -14,10 +14,16 @@
 
 namespace fullshard::shard {
 
+/// What gather_updates has done.
+struct UpdateGathers {
+  std::int64_t units = 0;
+  std::int64_t bytes = 0;  ///< received
+};
+
 /// Of units whose updates replicas divide: brings what the other replicas have updated to what this
-/// rank holds. Collective over the replicate group.
+/// rank holds. Collective over the replicate group. Adds to `counts`.
 void gather_updates(comm::Group& replicate, std::vector<FlatUnit>& units, int shard_rank,
-                    std::int64_t version);
+                    std::int64_t version, UpdateGathers& counts);
 
 /// Begins the mean over the replicas of `part`, what this rank holds of a bucket's units, packed
 /// replica after replica: in place, or, where replicas divide the updates, of what this rank

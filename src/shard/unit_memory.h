@@ -15,7 +15,8 @@ namespace fullshard::shard {
 struct UnitMemoryOptions {
   bool from_rank0 = true;  ///< start from rank 0's values; off, each rank gives its own range
   bool dynamic = false;    ///< FullyShardOptions::dynamic
-  int reshard_after_forward = 0;  ///< FullyShardOptions::reshard_after_forward
+  int reshard_after_forward = 0;         ///< FullyShardOptions::reshard_after_forward
+  std::int64_t gather_bucket_bytes = 0;  ///< FullyShardOptions::gather_bucket_bytes
 };
 
 /// The memory of all units on one rank: its own slices, and units as a whole while they are needed.

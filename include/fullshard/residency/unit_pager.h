@@ -70,7 +70,9 @@ struct UnitResidency {
 /// Keeps the units of one sharded model on one rank: brings a unit in when an operator touches it,
 /// and evicts by schedule. Steps that run with gradients are traced and then follow a schedule; in
 /// passes without gradients the touched unit is the only resident one, and it stays until the next
-/// touch or until release(). Used by the rank's own thread.
+/// touch or until release(). There, and of units that are kept for good, what came next the last
+/// time is gathered ahead, as many units as options.forward_prefetch says. Used by the rank's own
+/// thread.
 class UnitPager final : public Pager {
  public:
   /// `in_backward` says whether the calling thread is inside a backward pass.
@@ -117,6 +119,10 @@ class UnitPager final : public Pager {
   void touch_in_step(int unit, schedule::Phase phase);
   void touch_without_gradients(int unit);
   void close_inference();
+  bool is_current(int unit) const;
+  void gather_kept_after(int unit);
+  std::vector<int> foresee(int unit) const;
+  bool fits_batch(int unit) const;
   void evict_step();
   void gather(int unit);
   void join_batch(int unit);
@@ -134,11 +140,17 @@ class UnitPager final : public Pager {
   UnitUses uses_;
   std::function<bool()> in_backward_;
   std::int64_t limit_;                     // of bytes resident by schedule; 0 for none
+  std::size_t depth_;                      // units to gather ahead where nothing is scheduled
+  std::int64_t bucket_bytes_;              // of units gathered in one collective
+  UnitUses kept_;                          // of units kept for good, between releases
   std::vector<int> together_;              // units of the last operator that used several
   std::vector<int> operands_;              // scratch of use_together, for its capacity
   std::vector<int> held_;                  // of together_: touched, and no other unit since
   std::vector<int> batch_;                 // to be gathered in the next collective
   std::vector<int> inference_;             // resident because of a pass without gradients
+  std::vector<int> expected_;              // gathered ahead in such a pass, and not used yet
+  std::vector<int> next_;                  // by unit: what came after it in one, -1 for nothing
+  int last_ = -1;                          // that such a pass used
   bool step_open_ = false;                 // the follower has seen touches since end_step
   std::vector<std::byte*> pinned_memory_;  // by unit; empty when not pinned
   std::int64_t collectives_ = 0;

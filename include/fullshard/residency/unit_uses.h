@@ -7,8 +7,7 @@
 
 namespace fullshard::residency {
 
-/// Which units a rank has used in a step, for errors about ranks that differ. Allocates when made
-/// only.
+/// Which units a rank has used in a step, and in the step before. Allocates when made only.
 class UnitUses {
  public:
   explicit UnitUses(std::size_t units) : step_of_(units, 0) {

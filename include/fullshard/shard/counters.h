@@ -21,9 +21,13 @@ struct UnitCounters {
 /// On one host a gather copies nothing; its bytes are those a copying backend would have received.
 /// The bytes of an optimizer's state are known to the optimizer: optim/state_bytes.h.
 struct Counters {
-  std::int64_t all_gathers = 0;                 ///< of units
-  std::int64_t all_gather_collectives = 0;      ///< the same, units gathered in one go counted once
-  std::int64_t all_gather_bytes = 0;            ///< received from other ranks
+  std::int64_t all_gathers = 0;             ///< of units
+  std::int64_t all_gather_collectives = 0;  ///< the same, units gathered in one go counted once
+  std::int64_t all_gather_bytes = 0;        ///< received from other ranks
+  /// Of parts of units that replicas update for each other (shard_optimizer_over_replicas), and
+  /// the bytes received in them.
+  std::int64_t update_gathers = 0;
+  std::int64_t update_gather_bytes = 0;
   std::int64_t reduce_scatters = 0;             ///< of units
   std::int64_t reduce_scatter_collectives = 0;  ///< the same, units of one bucket counted once
   std::int64_t reduce_scatter_bytes = 0;        ///< gradients read from other ranks
