@@ -112,8 +112,10 @@ void choose_ranks(Random& random, Case& run) {
 // Replicas are what several hosts are for.
 void choose_mesh(Random& random, Case& run) {
   run.replicate = 1;
-  if (run.ranks > 1 && random.one_in(run.transport == Transport::kHosts ? 2 : 4)) {
-    run.replicate = run.ranks == 4 ? random.of(std::vector{2, 2, 4}) : run.ranks;
+  if (run.transport == Transport::kHosts) {
+    run.replicate = run.ranks == 4 ? random.of(std::vector{1, 2, 2, 2, 4}) : random.between(1, 2);
+  } else if (run.ranks > 1 && random.one_in(4)) {
+    run.replicate = run.ranks == 4 ? random.of(std::vector{2, 4}) : run.ranks;
   }
 }
 
