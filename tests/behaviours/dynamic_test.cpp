@@ -70,6 +70,9 @@ void expect_equal(const Order& order) {
   apart.over_gloo = true;
   apart.sharding.dynamic = true;
   testing::expect_equal_passes_for_strategies(kTask, in_order(order), apart);
+  apart.over_gloo = false;
+  apart.everywhere = true;
+  testing::expect_equal_passes(kTask, in_order(order), apart);
 }
 
 TEST(Behaviours, C1_AUnitThatOneRankSkipsCountsAsZeroGradient) {
@@ -103,7 +106,8 @@ TEST(Behaviours, C1_ARankThatSkipsTheOnlyShardedUnit) {
 }
 
 // What each rank's training ends in when its ranks run their units in these orders and cannot
-// share memory, without `dynamic`: an error with `in_message`, and with what this rank has used.
+// share memory, on one host or on two, without `dynamic`: an error with `in_message`, and with what
+// this rank has used.
 void expect_mismatch(const Order& order, const std::vector<std::string>& in_message,
                      const std::vector<std::string>& used) {
   const auto failed = [&](comm::World& world) {
@@ -117,22 +121,19 @@ void expect_mismatch(const Order& order, const std::vector<std::string>& in_mess
     }
   };
   constexpr auto kTimeout = std::chrono::seconds(5);
+  const auto body = [&](comm::World& world) {
+    try {
+      failed(world);
+      ADD_FAILURE() << "rank " << world.rank() << " did not fail";
+    } catch (const base::Error& error) {
+      EXPECT_EQ(error.code(), base::ErrorCode::kMismatch) << error.what();
+      for (const std::string& text : in_message) EXPECT_THAT(error.what(), HasSubstr(text));
+      EXPECT_THAT(error.what(), HasSubstr(used[static_cast<std::size_t>(world.rank())]));
+    }
+  };
   const auto start = std::chrono::steady_clock::now();
-  testing::run_over_gloo(kRanks,
-                         [&](comm::World& world) {
-                           try {
-                             failed(world);
-                             ADD_FAILURE() << "rank " << world.rank() << " did not fail";
-                           } catch (const base::Error& error) {
-                             EXPECT_EQ(error.code(), base::ErrorCode::kMismatch) << error.what();
-                             for (const std::string& text : in_message) {
-                               EXPECT_THAT(error.what(), HasSubstr(text));
-                             }
-                             const auto rank = static_cast<std::size_t>(world.rank());
-                             EXPECT_THAT(error.what(), HasSubstr(used[rank]));
-                           }
-                         },
-                         {.timeout = kTimeout});
+  testing::run_over_gloo(kRanks, body, {.timeout = kTimeout});
+  testing::run_on_hosts(kRanks, 1, body, {.timeout = kTimeout});
   EXPECT_LT(std::chrono::steady_clock::now() - start, kTimeout + std::chrono::seconds(10));
 }
 

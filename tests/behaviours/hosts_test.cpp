@@ -163,6 +163,8 @@ TEST(Behaviours, C1_WithSeveralHostsWithoutDynamicTheRanksThatDifferAreNamed) {
   // Ranks 1 and 3 are the replicas whose reductions do not meet; all end.
   EXPECT_THAT(messages, ::testing::Each(::testing::Not("no error")));
   EXPECT_THAT(messages, ::testing::Contains(AllOf(HasSubstr("unit 'b'"), HasSubstr("all_reduce"))));
+  EXPECT_THAT(messages[3],
+              AllOf(HasSubstr("rank 3 has used"), HasSubstr("and not"), HasSubstr("'b'")));
 }
 
 }  // namespace

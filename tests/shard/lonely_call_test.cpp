@@ -25,7 +25,7 @@ using comm::testing::SharedFlags;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-enum class Ranks { kThreads, kProcesses, kMessages };
+enum class Ranks { kThreads, kProcesses, kMessages, kHosts };
 
 class LonelyCalls : public ::testing::TestWithParam<Ranks> {
  protected:
@@ -37,17 +37,19 @@ class LonelyCalls : public ::testing::TestWithParam<Ranks> {
       case Ranks::kProcesses:
         return comm::testing::run_ranks(comm::testing::Backend::kShmProcesses, size, body, options);
       case Ranks::kMessages: return testing::run_over_gloo(size, body, options);
+      case Ranks::kHosts: return testing::run_on_hosts(2, size / 2, body, options);
     }
   }
 };
 
 std::string name_of(const ::testing::TestParamInfo<Ranks>& info) {
-  static constexpr const char* kNames[] = {"Threads", "Processes", "Messages"};
+  static constexpr const char* kNames[] = {"Threads", "Processes", "Messages", "Hosts"};
   return kNames[static_cast<int>(info.param)];
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, LonelyCalls,
-                         ::testing::Values(Ranks::kThreads, Ranks::kProcesses, Ranks::kMessages),
+                         ::testing::Values(Ranks::kThreads, Ranks::kProcesses, Ranks::kMessages,
+                                           Ranks::kHosts),
                          name_of);
 
 const testing::TrainOptions kOneStep{.steps = 1};
@@ -105,7 +107,7 @@ TEST_P(LonelyCalls, C4_ASaveOfOneRankWhosePeerGoesOnWorksOrIsNamed) {
       testing::train_steps(*trained.model, trained.sharded, world, trained.task, kOneStep);
       trained.sharded.full_state_dict();
     } catch (const Error& error) {
-      EXPECT_EQ(GetParam(), Ranks::kMessages) << error.what();
+      EXPECT_TRUE(GetParam() == Ranks::kMessages || GetParam() == Ranks::kHosts) << error.what();
       EXPECT_THAT(error.code(), AnyOf(ErrorCode::kMismatch, ErrorCode::kTimeout)) << error.what();
       EXPECT_THAT(std::string(error.what()), HasSubstr("all_gather"));
     }
@@ -127,7 +129,7 @@ TEST_P(LonelyCalls, C10_ALoadWithARankThatStandsStillNamesIt) {
   });
 }
 
-enum class Between { kSharedMemory, kMessages };
+enum class Between { kSharedMemory, kMessages, kHosts };
 
 class StoppedRanks : public ::testing::TestWithParam<Between> {
  protected:
@@ -135,25 +137,30 @@ class StoppedRanks : public ::testing::TestWithParam<Between> {
 
   // As one of four processes.
   comm::World join(int rank, FileExchange exchange) const {
-    const comm::CommOptions options{.timeout = std::chrono::minutes(2),
-                                    .heartbeat_timeout = std::chrono::seconds(2),
-                                    .interface = "lo"};
+    comm::CommOptions options{.timeout = std::chrono::minutes(2),
+                              .heartbeat_timeout = std::chrono::seconds(2),
+                              .interface = "lo"};
     if (GetParam() == Between::kSharedMemory) {
       return comm::make_shm_world(rank, 4, rank, exchange, options);
     }
     const auto store = rendezvous::Store::over_file((folder_.path() / "store").string(), 4);
-    return comm::make_gloo_world(rank, 4, store, options);
+    if (GetParam() == Between::kMessages) return comm::make_gloo_world(rank, 4, store, options);
+    options.host = rank < 2 ? "alpha" : "beta";
+    return comm::make_hosts_world(rank, 4, store, options);
   }
 
   fullshard::testing::TemporaryFolder folder_;
 };
 
+std::string name_between(const ::testing::TestParamInfo<Between>& info) {
+  static constexpr const char* kNames[] = {"SharedMemory", "Messages", "Hosts"};
+  return kNames[static_cast<int>(info.param)];
+}
+
 INSTANTIATE_TEST_SUITE_P(Between, StoppedRanks,
-                         ::testing::Values(Between::kSharedMemory, Between::kMessages),
-                         [](const auto& info) {
-                           return info.param == Between::kSharedMemory ? "SharedMemory"
-                                                                       : "Messages";
-                         });
+                         ::testing::Values(Between::kSharedMemory, Between::kMessages,
+                                           Between::kHosts),
+                         name_between);
 
 // By its heartbeat, long before the deadline.
 TEST_P(StoppedRanks, C10_ALoadWithAStoppedRankNamesIt) {

@@ -36,7 +36,9 @@ void expect_passes_give(const shard::StateDict& expected, const Problem& task, c
               {.rank = world.rank(), .size = world.size()});
     expect_match(sharded.full_state_dict(), expected, 1e-10);
   };
-  if (options.over_gloo) {
+  if (options.everywhere) {
+    run_on_every_backend(options.ranks, run_rank);
+  } else if (options.over_gloo) {
     run_over_gloo(options.ranks, run_rank);
   } else {
     comm::run_as_threads(options.ranks, run_rank);

@@ -24,7 +24,8 @@ struct EqualityOptions {
   TrainOptions training = {};  ///< clipping is not used
   shard::FullyShardOptions sharding = {};
   comm::MeshOptions mesh = {};
-  bool over_gloo = false;  ///< ranks that do not share memory
+  bool over_gloo = false;   ///< ranks that do not share memory
+  bool everywhere = false;  ///< over every backend, one after the other
 };
 
 /// Parameters after unsharded training with these passes.
