@@ -140,6 +140,7 @@ Engine::Engine(ModelTree model, const comm::Mesh& mesh, const FullyShardOptions&
                               .dynamic = options_.dynamic,
                               .reshard_after_forward = options_.reshard_after_forward,
                               .gather_bucket_bytes = options_.gather_bucket_bytes});
+  between_hosts_before_ = bytes_between_hosts();
   gate_ = UpdateGate::make(*mesh_.shard);
   reducer_ = GradientReducer::make(mesh_, units_,
                                    {.divide_factor = options_.gradient_divide_factor,

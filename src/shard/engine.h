@@ -101,6 +101,7 @@ class Engine {
       throw with_account(error);
     }
   }
+  std::int64_t bytes_between_hosts() const;
   double gather_seconds() const {
     return gate_->waited_seconds() + update_seconds_ + memory_->waited_seconds();
   }
@@ -130,6 +131,7 @@ class Engine {
   std::vector<double> gather_exposed_;  // by unit: seconds that its gathers kept this rank waiting
   std::vector<at::Tensor> scope_copies_;  // by unit, while an unsharded scope is open
   bool in_step_ = false;
+  std::int64_t between_hosts_before_ = 0;  // bytes_between_hosts() when the model was sharded
   UpdateGathers update_gathers_;
   double update_seconds_ = 0;  // spent on them
   std::exception_ptr kept_error_;

@@ -1,8 +1,16 @@
 #include <algorithm>
+#include <set>
 
 #include "shard/engine.h"
 
 namespace fullshard::shard {
+
+std::int64_t Engine::bytes_between_hosts() const {
+  const std::set<comm::Group*> groups = {mesh_.all.get(), mesh_.shard.get(), mesh_.replicate.get()};
+  std::int64_t bytes = memory_->bytes_between_hosts();
+  for (const comm::Group* group : groups) bytes += group->bytes_between_hosts();
+  return bytes;
+}
 
 Counters Engine::counters() const {
   reducer_->collect();
@@ -26,6 +34,7 @@ Counters Engine::counters() const {
   sum.update_gathers = update_gathers_.units;
   sum.update_gather_bytes = update_gathers_.bytes;
   sum.reduce_scatter_collectives = reducer_->collectives();
+  sum.bytes_between_hosts = bytes_between_hosts() - between_hosts_before_;
   sum.resharded_bytes = memory_->resharded_bytes();
   for (const at::Tensor& copy : scope_copies_) {
     sum.staging_bytes += static_cast<std::int64_t>(copy.nbytes());

@@ -36,6 +36,9 @@ class PrivateUnitMemory final : public UnitMemory {
     return gathered_[unit].received;
   }
   std::int64_t resharded_bytes() const override;
+  std::int64_t bytes_between_hosts() const override {
+    return smaller_ == nullptr ? 0 : smaller_->bytes_between_hosts();
+  }
   double waited_seconds() const override { return waited_seconds_; }
 
  private:

@@ -1,8 +1,11 @@
 #include "fullshard/shard/sharded_module.h"
 
+#include <fmt/format.h>
+
 #include <exception>
 #include <utility>
 
+#include "fullshard/base/error.h"
 #include "fullshard/schedule/text.h"
 #include "fullshard/shard/fully_shard.h"
 #include "shard/describe.h"
@@ -11,6 +14,19 @@
 #include "shard/gradient_norm.h"
 
 namespace fullshard::shard {
+namespace {
+
+// Says in errors of other ranks' making which call of this one's they ended.
+template <typename Call>
+auto named(const char* name, Call call) {
+  try {
+    return call();
+  } catch (const base::Error& error) {
+    throw base::Error(error.code(), fmt::format("{}: {}", name, error.what()), error.rank());
+  }
+}
+
+}  // namespace
 
 UnshardedScope::UnshardedScope(std::shared_ptr<Engine> engine, UnshardedMode mode)
     : engine_(std::move(engine)), mode_(mode) {
@@ -63,11 +79,11 @@ void ShardedModule::set_requires_gradient_sync(bool sync) const {
 UnshardedScope ShardedModule::unsharded(UnshardedMode mode) const { return {engine_, mode}; }
 
 StateDict ShardedModule::full_state_dict(bool rank0_only) const {
-  return gather_state(*engine_, rank0_only);
+  return named("full_state_dict", [&] { return gather_state(*engine_, rank0_only); });
 }
 
 LoadReport ShardedModule::load_state_dict(const StateDict& state, bool strict) const {
-  return scatter_state(*engine_, state, strict);
+  return named("load_state_dict", [&] { return scatter_state(*engine_, state, strict); });
 }
 
 void ShardedModule::release() const { engine_->release(); }

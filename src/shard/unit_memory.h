@@ -48,6 +48,9 @@ class UnitMemory {
   /// Of units that are kept in smaller groups between forward and backward, now.
   virtual std::int64_t resharded_bytes() const { return 0; }
 
+  /// Sent to ranks on other hosts by a group of its own.
+  virtual std::int64_t bytes_between_hosts() const { return 0; }
+
   /// Does what other ranks may be waiting for that use units which this rank does not.
   virtual void take_part(std::int64_t version) = 0;
 

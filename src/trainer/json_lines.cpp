@@ -54,6 +54,7 @@ std::string to_json(const StepReport& report) {
       {"all_gather_bytes", report.all_gather_bytes},
       {"reduce_scatters", report.reduce_scatters},
       {"reduce_scatter_bytes", report.reduce_scatter_bytes},
+      {"bytes_between_hosts", report.bytes_between_hosts},
       {"live_unsharded_bytes", report.live_unsharded_bytes},
       {"gradient_bytes", report.gradient_bytes},
       {"peak_unreduced_gradient_bytes", report.peak_unreduced_gradient_bytes},

@@ -32,6 +32,7 @@ void StepMeter::finish() {
   report_.all_gather_bytes = last_.all_gather_bytes - first_.all_gather_bytes;
   report_.reduce_scatters = last_.reduce_scatters - first_.reduce_scatters;
   report_.reduce_scatter_bytes = last_.reduce_scatter_bytes - first_.reduce_scatter_bytes;
+  report_.bytes_between_hosts = last_.bytes_between_hosts - first_.bytes_between_hosts;
   report_.live_unsharded_bytes = last_.live_unsharded_bytes;
   report_.gradient_bytes = last_.gradient_bytes;
   report_.peak_unreduced_gradient_bytes = last_.peak_unreduced_gradient_bytes;

@@ -33,6 +33,7 @@ struct StepReport {
   std::int64_t all_gather_bytes = 0;      ///< received
   std::int64_t reduce_scatters = 0;       ///< of units
   std::int64_t reduce_scatter_bytes = 0;  ///< gradients read from other ranks
+  std::int64_t bytes_between_hosts = 0;   ///< sent to ranks on other hosts
 
   // Of this rank at the step's end.
   std::int64_t live_unsharded_bytes = 0;           ///< parameters gathered

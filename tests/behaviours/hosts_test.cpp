@@ -39,12 +39,14 @@ TEST(Behaviours, P7_BetweenHostsGoReducedGradientsOfTheShardsOnly) {
     between->counts = {};
     all->counts = {};
     const std::int64_t sent_before = bytes_sent(mesh);
+    const std::int64_t counted_before = sharded.counters().bytes_between_hosts;
     testing::train_steps(*model, sharded, world, task, one);
     const Counters counters = sharded.counters();
     EXPECT_GT(counters.all_gathers, 0);
     EXPECT_EQ(between->counts.all_reduce, counters.parameter_shard_bytes);
     // An all_reduce between two ranks sends as much as it reduces.
     EXPECT_EQ(bytes_sent(mesh) - sent_before, counters.parameter_shard_bytes);
+    EXPECT_EQ(counters.bytes_between_hosts - counted_before, counters.parameter_shard_bytes);
     for (const auto& group : {between, all}) {
       EXPECT_EQ(group->counts.all_gather, 0);
       EXPECT_EQ(group->counts.reduce_scatter, 0);
@@ -67,8 +69,10 @@ TEST(Behaviours, P7_ShardedOverHostsTheyExchangeEachPartOnce) {
     const auto sharded = fully_shard(model, comm::Mesh{all, world.mesh().replicate, all}, {});
     all->counts = {};
     const std::int64_t sent_before = all->bytes_between_hosts();
+    const std::int64_t counted_before = sharded.counters().bytes_between_hosts;
     testing::train_steps(*model, sharded, world, task, one);
     std::int64_t sent = all->bytes_between_hosts() - sent_before;
+    EXPECT_EQ(sharded.counters().bytes_between_hosts - counted_before, sent);
     EXPECT_GT(all->counts.all_gather, 0);
     EXPECT_GT(all->counts.reduce_scatter, 0);
     EXPECT_EQ(all->counts.broadcast + all->counts.all_reduce, 0);

@@ -22,6 +22,7 @@ namespace {
 using base::Error;
 using base::ErrorCode;
 using comm::testing::SharedFlags;
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
@@ -76,7 +77,8 @@ void expect_rank1_missing(comm::World& world, const SharedFlags& failed,
   } catch (const Error& error) {
     EXPECT_EQ(base::to_string(error.code()), base::to_string(ErrorCode::kTimeout)) << error.what();
     EXPECT_EQ(error.rank(), 1) << error.what();
-    EXPECT_THAT(std::string(error.what()), HasSubstr("rank 1 is missing"));
+    EXPECT_THAT(std::string(error.what()),
+                AllOf(HasSubstr("rank 1 is missing"), HasSubstr("_state_dict: ")));
   }
   failed.set(world.rank(), 1);
 }
@@ -110,6 +112,7 @@ TEST_P(LonelyCalls, C4_ASaveOfOneRankWhosePeerGoesOnWorksOrIsNamed) {
       EXPECT_TRUE(GetParam() == Ranks::kMessages || GetParam() == Ranks::kHosts) << error.what();
       EXPECT_THAT(error.code(), AnyOf(ErrorCode::kMismatch, ErrorCode::kTimeout)) << error.what();
       EXPECT_THAT(std::string(error.what()), HasSubstr("all_gather"));
+      if (world.rank() == 0) EXPECT_THAT(error.what(), HasSubstr("full_state_dict: "));
     }
     ended.set(world.rank(), 1);
     ended.await(1 - world.rank());
@@ -178,7 +181,9 @@ TEST_P(StoppedRanks, C10_ALoadWithAStoppedRankNamesIt) {
         ADD_FAILURE() << "the stopped rank was not missed";
       } catch (const Error& error) {
         EXPECT_EQ(error.rank(), 1) << error.what();
-        EXPECT_THAT(std::string(error.what()), HasSubstr("rank 1 is lost: it has shown no sign"));
+        EXPECT_THAT(
+            std::string(error.what()),
+            AllOf(HasSubstr("rank 1 is lost: it has shown no sign"), HasSubstr("_state_dict: ")));
       }
     });
   }

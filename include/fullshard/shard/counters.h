@@ -31,8 +31,11 @@ struct Counters {
   std::int64_t reduce_scatters = 0;             ///< of units
   std::int64_t reduce_scatter_collectives = 0;  ///< the same, units of one bucket counted once
   std::int64_t reduce_scatter_bytes = 0;        ///< gradients read from other ranks
-  std::int64_t live_unsharded_bytes = 0;        ///< of units resident now
-  std::int64_t peak_unsharded_bytes = 0;        ///< since the start or the last reset_peak
+  /// Sent from this rank to ranks on other hosts by the groups of the mesh, for whatever they were
+  /// used, as comm::Group::bytes_between_hosts counts.
+  std::int64_t bytes_between_hosts = 0;
+  std::int64_t live_unsharded_bytes = 0;  ///< of units resident now
+  std::int64_t peak_unsharded_bytes = 0;  ///< since the start or the last reset_peak
   std::int64_t resharded_bytes = 0;  ///< of pieces kept for backward (reshard_after_forward) now
   std::int64_t parameter_shard_bytes = 0;          ///< this rank's own share
   std::int64_t gradient_bytes = 0;                 ///< of reduced gradient shards held now
