@@ -29,6 +29,7 @@ shard::StateDict train_passes(const Problem& task, const Passes& passes,
 void expect_passes_give(const shard::StateDict& expected, const Problem& task, const Passes& passes,
                         const EqualityOptions& options) {
   const auto run_rank = [&](comm::World& world) {
+    at::set_num_threads(1);  // what main() says of its thread
     const auto model = task.build();
     const auto sharded = shard::fully_shard(model, world.mesh(options.mesh), options.sharding);
     const auto optimizer = stock_optimizer(options.training.optimizer, sharded.parameters());
