@@ -16,10 +16,13 @@
 namespace fullshard::shard {
 namespace {
 
-// Says in errors of other ranks' making which call of this one's they ended.
+// What all ranks have to call together. A rank that calls something else, or stays away, is found
+// here where ranks have no memory in common, and not by gathers that may happen to be alike; errors
+// of other ranks' making say which call of this one's they ended.
 template <typename Call>
-auto named(const char* name, Call call) {
+auto together(const comm::Mesh& mesh, const char* name, Call call) {
   try {
+    if (!mesh.all->shares_memory()) mesh.all->barrier({name, -1});
     return call();
   } catch (const base::Error& error) {
     throw base::Error(error.code(), fmt::format("{}: {}", name, error.what()), error.rank());
@@ -79,11 +82,13 @@ void ShardedModule::set_requires_gradient_sync(bool sync) const {
 UnshardedScope ShardedModule::unsharded(UnshardedMode mode) const { return {engine_, mode}; }
 
 StateDict ShardedModule::full_state_dict(bool rank0_only) const {
-  return named("full_state_dict", [&] { return gather_state(*engine_, rank0_only); });
+  return together(engine_->mesh(), "full_state_dict",
+                  [&] { return gather_state(*engine_, rank0_only); });
 }
 
 LoadReport ShardedModule::load_state_dict(const StateDict& state, bool strict) const {
-  return named("load_state_dict", [&] { return scatter_state(*engine_, state, strict); });
+  return together(engine_->mesh(), "load_state_dict",
+                  [&] { return scatter_state(*engine_, state, strict); });
 }
 
 void ShardedModule::release() const { engine_->release(); }

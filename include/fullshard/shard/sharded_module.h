@@ -97,9 +97,9 @@ class ShardedModule {
   /// With rank0_only the other ranks get an empty map and hold no more than one unit at a time.
   StateDict full_state_dict(bool rank0_only = false) const;
 
-  /// Replaces parameters and buffers; ignored parameters are written in place. Every rank passes
-  /// the same dictionary. Nothing is changed when a shape differs or, with `strict`, a name is
-  /// missing or unknown; the error lists all of them.
+  /// Replaces parameters and buffers; ignored parameters are written in place. Collective; every
+  /// rank passes the same dictionary. Nothing is changed when a shape differs or, with `strict`, a
+  /// name is missing or unknown; the error lists all of them.
   LoadReport load_state_dict(const StateDict& state, bool strict = true) const;
 
   /// Evicts every resident unit. After it live_unsharded_bytes is 0, but with `dynamic` where ranks
