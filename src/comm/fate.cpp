@@ -202,6 +202,10 @@ void Fate::fail(const Error& failure) noexcept {
 }
 
 void Fate::abort(std::string_view reason) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = Error(ErrorCode::kPeerLost, std::string(reason));
+  }
   for (const auto& group : living()) group->abort(reason);
 }
 

@@ -65,25 +65,28 @@ PulseWatch::PulseWatch(int rank, shared::Pulse& pulse, Duration timeout,
       timeout_(timeout),
       report_(std::move(report)),
       process_(getpid()),
-      thread_([this] { run(); }) {}
+      sleeper_(std::make_unique<Sleeper>()) {
+  sleeper_->thread = std::thread([this] { run(); });
+}
 
 PulseWatch::~PulseWatch() {
   if (getpid() != process_) {
-    thread_.detach();
+    // To destroy what another process's thread sleeps on would wait for that thread.
+    [[maybe_unused]] auto* const left = sleeper_.release();
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    const std::lock_guard lock(sleeper_->mutex);
+    sleeper_->stopping = true;
   }
-  changed_.notify_all();
-  thread_.join();
+  sleeper_->changed.notify_all();
+  sleeper_->thread.join();
   pulse_.rest();
 }
 
 bool PulseWatch::stopping_after(Duration pause) {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, pause, [this] { return stopping_; });
+  std::unique_lock lock(sleeper_->mutex);
+  return sleeper_->changed.wait_for(lock, pause, [this] { return sleeper_->stopping; });
 }
 
 std::optional<base::Error> PulseWatch::find_failure(Silences& silences) {

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -24,13 +25,21 @@ class PulseWatch {
   PulseWatch(int rank, shared::Pulse& pulse, base::Duration timeout,
              std::function<void(const base::Error&)> report);
 
-  /// In a process that was forked off the one which made it, where its thread is not, does nothing.
+  /// In a process that was forked off the one which made it, where its thread is not, does nothing
+  /// and leaves what that thread used.
   ~PulseWatch();
   PulseWatch(const PulseWatch&) = delete;
   PulseWatch& operator=(const PulseWatch&) = delete;
 
  private:
   class Silences;
+  /// The thread and what wakes it.
+  struct Sleeper {
+    std::mutex mutex;  // guards `stopping`
+    std::condition_variable changed;
+    bool stopping = false;
+    std::thread thread;
+  };
 
   void run();
   std::optional<base::Error> find_failure(Silences& silences);
@@ -40,11 +49,8 @@ class PulseWatch {
   shared::Pulse& pulse_;
   base::Duration timeout_;
   std::function<void(const base::Error&)> report_;
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  bool stopping_ = false;
   int process_;
-  std::thread thread_;
+  std::unique_ptr<Sleeper> sleeper_;
 };
 
 }  // namespace fullshard::comm

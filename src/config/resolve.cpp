@@ -64,6 +64,10 @@ TrainConfig resolve(TrainConfig config, int cores) {
 
 void validate(const TrainConfig& config, int ranks) {
   validate_mesh(config.parallelism, ranks);
+  const double heartbeat = config.comm.heartbeat_timeout_seconds;
+  if (heartbeat != 0 && heartbeat < 1) {
+    fail(fmt::format("comm.heartbeat_timeout_seconds ({}) must be 0 or at least 1", heartbeat));
+  }
   const ModelConfig& model = config.model;
   if (model.dim % model.n_heads != 0) {
     fail(fmt::format("model.dim ({}) must be a multiple of model.n_heads ({}); use {}", model.dim,

@@ -219,8 +219,7 @@ void add_comm(Rows& rows) {
       "comm.heartbeat_timeout_seconds",
       [](auto& c) -> auto& { return c.comm.heartbeat_timeout_seconds; }, "seconds",
       "how long a rank's process, or its host, may show no sign of life before the run fails, at "
-      "least 1; 0 = "
-      "as long as the other timeout allows",
+      "least 1; 0 = as long as comm.timeout_seconds allows",
       at_least(0)));
   rows.push_back(row(
       "comm.interface", [](auto& c) -> auto& { return c.comm.interface; }, "",

@@ -174,7 +174,7 @@ bool UnitPager::fits_batch(int unit) const {
 }
 
 void UnitPager::touch_in_step(int unit, schedule::Phase phase) {
-  if (!inference_.empty()) {
+  if (!inference_.empty() || !expected_.empty()) {
     close_inference();
     held_.clear();
   }
@@ -205,10 +205,12 @@ void UnitPager::touch_without_gradients(int unit) {
   });
   if (last_ >= 0) next_[static_cast<std::size_t>(last_)] = unit;
   last_ = unit;
-  std::vector<int> coming = foresee(unit);
+  const std::vector<int> coming = foresee(unit);
   for (const int other : expected_) {
     if (other != unit && !contains(coming, other)) evict(other);
   }
+  expected_ = coming;
+  expected_.push_back(unit);  // until it is there, which may fail
   join_batch(unit);
   for (const int next : coming) {
     if (!fits_batch(next)) start_batch();
@@ -216,8 +218,8 @@ void UnitPager::touch_without_gradients(int unit) {
   }
   start_batch();
   arrive(unit);
+  expected_.pop_back();
   inference_.push_back(unit);
-  expected_ = std::move(coming);
 }
 
 // What a pass without gradients will use after `unit`, as far as it fits with what is there.

@@ -16,9 +16,9 @@
 namespace fullshard::shard {
 namespace {
 
-// What all ranks have to call together. A rank that calls something else, or stays away, is found
-// here where ranks have no memory in common, and not by gathers that may happen to be alike; errors
-// of other ranks' making say which call of this one's they ended.
+// What all ranks have to call together. Where they have no memory in common they meet first, so
+// that gathers of other calls, which may happen to be alike, are not taken for those of this one;
+// errors of other ranks' making say which call of this one's they ended.
 template <typename Call>
 auto together(const comm::Mesh& mesh, const char* name, Call call) {
   try {

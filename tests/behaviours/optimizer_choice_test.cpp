@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "fullshard/base/error.h"
+#include "support/equality.h"
 #include "support/networks.h"
 #include "support/training.h"
 
@@ -132,11 +133,7 @@ TEST(Behaviours, B4_TheModulesZeroGradClearsTheShards) {
         const Batch batch = rows_of_rank(task.batch(step), world.rank(), world.size());
         model->loss(batch.x, batch.y).backward();
       }
-      for (const auto& shard : sharded.named_parameters()) {
-        const at::Tensor whole = reference->named_parameters()[shard.name].grad().flatten();
-        const at::Tensor expected = whole.narrow(0, shard.begin, shard.end - shard.begin);
-        EXPECT_TRUE(at::allclose(shard.tensor.grad(), expected, 1e-10, 1e-12)) << shard.name;
-      }
+      testing::expect_gradients_of(sharded, *reference);
     });
   }
 }
@@ -151,11 +148,7 @@ TEST(Behaviours, B4_GradientsWithAGraphAreTakenOnce) {
     const auto sharded = fully_shard(model, world.mesh());
     const Batch batch = rows_of_rank(whole, world.rank(), world.size());
     model->loss(batch.x, batch.y).backward({}, /*retain_graph=*/true, /*create_graph=*/true);
-    for (const auto& shard : sharded.named_parameters()) {
-      const at::Tensor all = reference->named_parameters()[shard.name].grad().flatten();
-      const at::Tensor expected = all.narrow(0, shard.begin, shard.end - shard.begin);
-      EXPECT_TRUE(at::allclose(shard.tensor.grad(), expected, 1e-10, 1e-12)) << shard.name;
-    }
+    testing::expect_gradients_of(sharded, *reference);
   });
 }
 

@@ -238,6 +238,11 @@ TEST(Gpus, M11_EachRankTakesTheOneOfItsNumberOnTheHost) {
     EXPECT_EQ(c10d::choose_gpu(plugin_with<3>(), world, std::nullopt), world.local_rank());
     EXPECT_EQ(c10d::choose_gpu(plugin_with<3>(), world, 1), 1);
   });
+  ::setenv("CUDA_VISIBLE_DEVICES", "2", 1);  // as a launcher gives each its own
+  run_as_threads(3, [](World& world) {
+    EXPECT_EQ(c10d::choose_gpu(plugin_with<1>(), world, std::nullopt), 0);
+  });
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
 TEST(Gpus, M11_FewerThanRanksIsAnErrorOnAllOfThemAtTheStart) {

@@ -93,13 +93,13 @@ TEST_P(Heartbeats, ARankThatHasLeftIsNotMissed) {
       [](World& world) {
         const auto both = world.group().subgroup(std::vector<int>{0, 2});
         if (world.rank() == 1) return;
-        const auto until = base::Clock::now() + seconds(4);
+        const auto until = base::Clock::now() + seconds(7);
         for (int going = 1; going != 0;) {
           going = base::Clock::now() < until ? 1 : 0;
           both->all_reduce({&going, 1, base::DType::kInt32}, ReduceOp::kMin, {}).wait();
         }
       },
-      watched(seconds(1)));
+      watched(seconds(3)));
 }
 
 // A job that is suspended and continued as a whole; whoever wakes first has heard nobody for long.
@@ -141,7 +141,7 @@ TEST_P(Heartbeats, ARankThatKeepsABoardIsNotMissed) {
         if (world.rank() == 0) {
           world = single_rank();
           let_go.set(0, 1);
-          std::this_thread::sleep_for(seconds(3));
+          std::this_thread::sleep_for(seconds(7));
           board->post(0, 1, "gather", {});
         } else {
           let_go.await(0);
@@ -149,7 +149,7 @@ TEST_P(Heartbeats, ARankThatKeepsABoardIsNotMissed) {
           board->wait(0, 1, "gather", {});
         }
       },
-      watched(seconds(1)));
+      watched(seconds(3)));
 }
 
 // A death is known at once where processes share memory, but only to those who look.

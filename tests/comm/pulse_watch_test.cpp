@@ -2,8 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <csignal>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -40,6 +44,9 @@ class MadeUpPulse final : public shared::Pulse {
   void fail() { failed_ = true; }
   bool is_at_rest() const { return is_at_rest_; }
   int own_beats() const { return beats_; }
+  void await_beats(int count) const {
+    while (beats_ < count) std::this_thread::sleep_for(milliseconds(1));
+  }
 
  private:
   std::atomic<int> beats_ = 0;
@@ -100,6 +107,7 @@ TEST(PulseWatch, DoesNotMissARankThatHasLeft) {
   MadeUpPulse pulse;
   Reports reports;
   const PulseWatch watch(0, pulse, kTimeout, reports.function());
+  pulse.await_beats(3);
   pulse.leave();
   std::this_thread::sleep_for(3 * kTimeout);
   EXPECT_EQ(reports.count(), 0);
@@ -110,9 +118,30 @@ TEST(PulseWatch, MissesNobodyWithoutATimeoutButReportsFailures) {
   Reports reports;
   const PulseWatch watch(0, pulse, kNever, reports.function());
   pulse.stop();
+  pulse.await_beats(3);
+  EXPECT_EQ(reports.count(), 0);
   pulse.fail();
   reports.await();
   EXPECT_THAT(reports.text(), HasSubstr("it gave up"));
+}
+
+TEST(PulseWatch, IsLeftAloneInAForkOfItsProcess) {
+  MadeUpPulse pulse;
+  Reports reports;
+  auto watch = std::make_unique<PulseWatch>(0, pulse, kTimeout, reports.function());
+  pulse.await_beats(1);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    watch.reset();
+    _exit(pulse.is_at_rest() ? 1 : 0);
+  }
+  int status = -1;
+  for (int i = 0; i < 1000 && waitpid(child, &status, WNOHANG) == 0; ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_EQ(status, 0) << "the child hangs, or told the others that this rank rests";
+  if (status == -1) kill(child, SIGKILL);
 }
 
 TEST(PulseWatch, EndsAtOnce) {

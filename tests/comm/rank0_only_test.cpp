@@ -51,7 +51,7 @@ TEST_P(Rank0Only, C9_LongWorkTripsNoTimeoutAndAStallStraightAfterStillDoes) {
           world.group().barrier({"after", 1});
         });
         EXPECT_EQ(error.rank(), 1);
-        EXPECT_LT(base::Clock::now() - begin, 5 * timeout);  // one, and a busy machine
+        EXPECT_LT(base::Clock::now() - begin, 10 * timeout);  // one, and a busy machine
         flags.set(1, 1);
       },
       std::chrono::seconds(1));

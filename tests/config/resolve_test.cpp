@@ -86,5 +86,16 @@ TEST(Validate, SetsOfRanksMustFitTheRanks) {
   EXPECT_THAT(complaint([&] { validate(config, 4); }), HasSubstr("degree above 1"));
 }
 
+TEST(Validate, AHeartbeatIsOffOrAtLeastASecond) {
+  TrainConfig config;
+  for (const double good : {0.0, 1.0, 30.0}) {
+    config.comm.heartbeat_timeout_seconds = good;
+    EXPECT_EQ(complaint([&] { validate(config, 1); }), "");
+  }
+  config.comm.heartbeat_timeout_seconds = 0.5;
+  EXPECT_THAT(complaint([&] { validate(config, 1); }),
+              HasSubstr("comm.heartbeat_timeout_seconds (0.5) must be 0 or at least 1"));
+}
+
 }  // namespace
 }  // namespace fullshard::config

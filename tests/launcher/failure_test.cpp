@@ -39,8 +39,8 @@ TEST_F(Failing, C5_ARankThatThrowsInTheForwardOfAStepEndsAll) {
     options.command = {THROWING_RANK, backend};
     const auto begin = base::Clock::now();
     const Outcome outcome = run(options);
-    // Starting, four ranks on two busy cores, counts too.
-    EXPECT_LT(base::seconds(base::Clock::now() - begin), 30) << backend;
+    // Ten seconds, and the start of four ranks on two busy cores; the deadline is 300.
+    EXPECT_LT(base::seconds(base::Clock::now() - begin), 100) << backend;
     EXPECT_EQ(outcome.exit_code, 1);
     EXPECT_THAT(outcome.err, HasSubstr("fullshard: rank 2 failed: bad sample 17 ("));
     const std::size_t first = outcome.err.find(" failed: ");

@@ -8,7 +8,8 @@ namespace fullshard::comm {
 /// Joins the world that this process was launched into, as the environment says
 /// (rendezvous::LaunchEnvironment); a process by itself gets a world of one. Every rank of the job
 /// calls it, and as often as the others: each time a new world is made, whatever became of those
-/// before. Returns when all have joined. Ranks of one host share memory, ranks on several
+/// before, as long as the process lives that serves the job's store, which is rank 0's unless the
+/// launcher has one. Returns when all have joined. Ranks of one host share memory, ranks on several
 /// hosts are connected through Gloo; rank 0's options.backend may say otherwise. Rank 0
 /// logs where its place was found, unless our own launcher put it there.
 ///

@@ -101,7 +101,7 @@ struct ParallelismConfig {
 struct CommConfig {
   Backend backend = Backend::kAuto;
   double timeout_seconds = 300;
-  double heartbeat_timeout_seconds = 30;     ///< 0 = only the other one counts
+  double heartbeat_timeout_seconds = 30;     ///< 0 = only the other timeout counts; else at least 1
   std::string interface;                     ///< empty = the one that leads to the job's store
   int threads = 0;                           ///< 0 = as many as compute
   std::string trace_folder = "comm_traces";  ///< empty = no flight records

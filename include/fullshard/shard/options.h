@@ -98,15 +98,18 @@ struct FullyShardOptions {
   std::vector<std::string> keep_gathered = {};
 
   /// Where the ranks of the shard group do not share memory: ranks may use units in different
-  /// orders, and skip some, which then count as zero gradient. Costs the overlap of communication
-  /// and the memory of all parameters, which are gathered together at the first use after an update
-  /// and stay until the next. Off, ranks that differ get an error that names the units. Sharing a
-  /// host's memory, ranks may always differ, and this changes nothing.
+  /// orders, and skip some, which then count as zero gradient. Costs most of the overlap of
+  /// communication, and the memory of all parameters: their gathers begin together at the first use
+  /// after an update, in buckets, and they stay until the next. Off, ranks that differ get an error
+  /// that names the units. Sharing a host's memory, ranks may always differ, and this changes
+  /// nothing.
   bool dynamic = false;
 
   /// Units gathered ahead of use while a forward runs. 0 gathers on touch; 1 hides a gather behind
   /// one unit's computation where gathering moves bytes, and holds one unit more. Absent: 1 where
-  /// gathering moves bytes, 0 where ranks share a host's memory, which makes gathering free.
+  /// gathering moves bytes, 0 where ranks share a host's memory, which makes gathering free. Passes
+  /// without gradients gather ahead as well, and units that stay do after an update, in the order
+  /// of the last time; gather_bucket_bytes and the limits hold for them too.
   std::optional<int> forward_prefetch = {};
   /// The same while a backward runs.
   std::optional<int> backward_prefetch = {};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -71,7 +72,7 @@ template <typename Call>
 auto or_abort(const World& world, Call call) {
   try {
     return call();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     world.group().abort(error.what());
     throw;
   }
@@ -101,8 +102,8 @@ GpuWorld c10d::join_gpus(const device::Plugin& plugin, const World& world,
 }
 
 GpuWorld with_gpus(const World& world, const rendezvous::Store& store, std::optional<int> device) {
-  const device::Plugin* plugin = or_abort(
-      world, [] { return &device::load_plugin(device::plugin_places(), TORCH_VERSION); });
+  const device::Plugin* plugin =
+      or_abort(world, [] { return &device::load_plugin(device::plugin_places(), TORCH_VERSION); });
   return c10d::join_gpus(*plugin, world, store, device);
 }
 

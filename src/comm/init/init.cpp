@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -34,41 +33,39 @@ using rendezvous::Store;
 
 constexpr base::Duration kVerdictGrace = std::chrono::seconds(2);
 
-// The job's store, and how many worlds this rank has joined there, by restart of the job.
-struct Visited {
-  Store store;
-  std::map<int, int> worlds = {};
-};
-
-Store connect(const LaunchEnvironment& env, base::Duration timeout) {
+rendezvous::TcpStoreOptions store_options(const LaunchEnvironment& env, base::Duration timeout) {
   rendezvous::TcpStoreOptions options;
   options.host = env.master_addr;
   options.port = env.master_port;
-  options.serve = env.rank == 0 && !env.store_is_hosted;
-  options.listen_fd = env.store_fd;
   options.timeout = timeout;
-  return Store::over_tcp(options);
+  return options;
 }
 
-// The job's store, as this restart of the job and its next world see it. A process stays connected
-// until it ends, and rank 0 serves as long: so worlds can be made one after the other, whatever
-// became of those before.
+// What a process keeps for the worlds that it makes one after the other.
+struct Visits {
+  std::mutex mutex;  // guards what follows
+  std::map<std::string, Store> served;
+  std::map<std::string, int> worlds;  // that were begun
+};
+
+// The job's store, as this restart of the job and its next world see it. Rank 0 serves it until its
+// process ends, so that worlds can be made whatever became of those before.
 Store open_store(const LaunchEnvironment& env, base::Duration timeout) {
-  static std::mutex mutex;
-  static auto& visited = *new std::map<std::string, Visited>();  // outlives whatever ends last
-  const std::string key = fmt::format("{}:{} {}", env.master_addr, env.master_port, env.rank);
-  const auto known = [&] {
-    const std::lock_guard lock(mutex);
-    return visited.contains(key);
-  }();
-  // Without the lock: ranks that are threads of one process wait for each other.
-  std::optional<Store> fresh;
-  if (!known) fresh = connect(env, timeout);
-  const std::lock_guard lock(mutex);
-  if (fresh) visited.emplace(key, Visited{*fresh});
-  Visited& here = visited.at(key);
-  return here.store.with_prefix(
-      fmt::format("fullshard/{}/{}", env.restart, here.worlds[env.restart]++));
+  static auto& visits = *new Visits();  // outlives whatever ends last
+  const std::string place = fmt::format("{}:{}", env.master_addr, env.master_port);
+  int world = 0;
+  {
+    const std::lock_guard lock(visits.mutex);
+    world = visits.worlds[fmt::format("{} {} {}", place, env.rank, env.restart)]++;
+    if (env.rank == 0 && !env.store_is_hosted && !visits.served.contains(place)) {
+      rendezvous::TcpStoreOptions options = store_options(env, timeout);
+      options.serve = true;
+      options.listen_fd = env.store_fd;
+      visits.served.emplace(place, Store::over_tcp(options));
+    }
+  }
+  return Store::over_tcp(store_options(env, timeout))
+      .with_prefix(fmt::format("fullshard/{}/{}", env.restart, world));
 }
 
 std::string host_key(int rank) { return fmt::format("host/{}", rank); }

@@ -1,6 +1,7 @@
 #include "comm/shared/session.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -51,7 +52,8 @@ Session::Session(std::shared_ptr<SharedSegment> memory, int rank,
       trace_(std::move(trace)),
       fabric_(std::move(fabric)),
       options_(std::move(options)),
-      exceptions_at_start_(std::uncaught_exceptions()) {
+      exceptions_at_start_(std::uncaught_exceptions()),
+      process_(getpid()) {
   FULLSHARD_CHECK_EQ(static_cast<int>(members().size()), block_.ranks());
   options_.staging = block_.staging_bytes();
   options_.heartbeat_timeout = block_.heartbeat_timeout();
@@ -60,6 +62,7 @@ Session::Session(std::shared_ptr<SharedSegment> memory, int rank,
 }
 
 Session::~Session() {
+  if (getpid() != process_) return;  // a fork of the rank, which itself goes on
   if (std::uncaught_exceptions() > exceptions_at_start_) abort("it left because of an exception");
   block_.slot(rank_).presence.store(static_cast<std::uint32_t>(Presence::kLeft),
                                     std::memory_order_seq_cst);

@@ -113,6 +113,7 @@ class Session {
   std::shared_ptr<Fabric> fabric_;
   CommOptions options_;
   int exceptions_at_start_;
+  int process_;
 };
 
 }  // namespace fullshard::comm::shared
