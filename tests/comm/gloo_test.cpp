@@ -248,6 +248,32 @@ TEST(GlooProcesses, WithSeveralHostsAStoppedRankIsNamedByAll) {
   }
 }
 
+// Rank 2 waits for a message of rank 0, which waits for rank 1 inside their host and cannot say so.
+TEST(GlooProcesses, WithSeveralHostsTheHastiestRankNamesTheOneThatIsStopped) {
+  const SharedFlags rounds(1);
+  GlooJob job({0, 0, 1, 1}, kPatient);
+  for (int rank = 0; rank < 4; ++rank) {
+    job.start_alone([&, rank] {
+      World world = job.join(rank, {.timeout = seconds(rank == 2 ? 2 : 60)});
+      Values all = make_input(DType::kFloat32, rank, 1 << 22);
+      Values mine(DType::kFloat32, all.count() / 4);
+      const Error error = expect_error(ErrorCode::kTimeout, [&] {
+        while (true) {
+          world.group()
+              .reduce_scatter(all.input(), mine.buffer(), ReduceOp::kMean, {}, {"blocks.0", 1})
+              .wait();
+          if (rank == 1) rounds.set(0, rounds.get(0) + 1);
+        }
+      });
+      EXPECT_EQ(error.rank(), 1) << error.what();
+    });
+  }
+  while (rounds.get(0) < 2) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // into the next one
+  ::kill(job.processes().pid(1), SIGSTOP);
+  for (const int rank : {0, 2, 3}) job.expect_well(rank);
+}
+
 // The connection that carries the data does not report the loss of a rank in the middle of a
 // message; the one beside it does.
 TEST(GlooProcesses, ADeathInTheMiddleOfALargeMessageIsNoticed) {

@@ -107,10 +107,8 @@ int C10dGroup::find_silent(base::Duration grace) noexcept {
   } catch (const Error& failure) {
     return failure.rank();
   }
-  for (int other = 0; other < size(); ++other) {
-    if (other != rank() && !membership_->answers(other)) return membership_->world_rank(other);
-  }
-  return -1;
+  const int silent = membership_->find_silent();
+  return silent < 0 ? -1 : membership_->world_rank(silent);
 }
 
 int C10dGroup::member(int world_rank) const {

@@ -18,8 +18,9 @@ using base::Error;
 using base::ErrorCode;
 
 // Follows who waits for whom, from the ranks that did not come, or from the one whose message did
-// not, to one that does not answer the roll call. When all do, it is the one where the first chain
-// ends. -1 when nobody was waited for.
+// not, to one that does not answer the roll call; or takes another one that does not, as a rank may
+// wait for it inside their host, which no chain shows. When all answer, it is the one where the
+// first chain ends. -1 when nobody was waited for.
 int find_culprit(const Membership& membership, const std::vector<int>& missing, int waited_for) {
   std::vector<int> starts = missing;
   if (starts.empty() && waited_for >= 0) starts.push_back(waited_for);
@@ -35,7 +36,8 @@ int find_culprit(const Membership& membership, const std::vector<int>& missing, 
     if (!membership.answers(end)) return end;
     if (first_end < 0) first_end = end;
   }
-  return first_end;
+  const int silent = membership.find_silent();
+  return silent >= 0 ? silent : first_end;
 }
 
 }  // namespace

@@ -180,10 +180,23 @@ void Membership::call_roll(int waited_for, base::Duration grace) {
 
 bool Membership::all_answered_locked() const {
   for (int other = 0; other < size(); ++other) {
-    const Peer& peer = peers_[static_cast<std::size_t>(other)];
-    if (other != rank_ && peer.presence == Presence::kPresent && !peer.answer) return false;
+    if (other != rank_ && !has_answered_locked(other)) return false;
   }
   return true;
+}
+
+// Or need not, because it is gone.
+bool Membership::has_answered_locked(int peer) const {
+  const Peer& entry = peers_[static_cast<std::size_t>(peer)];
+  return entry.answer || entry.presence != Presence::kPresent;
+}
+
+int Membership::find_silent() const {
+  const std::lock_guard lock(mutex_);
+  for (int other = 0; other < size(); ++other) {
+    if (other != rank_ && !has_answered_locked(other)) return other;
+  }
+  return -1;
 }
 
 bool Membership::answers(int peer) const {

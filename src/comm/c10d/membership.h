@@ -79,7 +79,11 @@ class Membership {
   /// returns when all have answered, at the latest after `grace`, or when the group has failed.
   void call_roll(int waited_for, base::Duration grace);
 
-  /// Whether the rank answered the roll call, and whom it waited for then; -1: for nobody.
+  /// A rank that has not left and did not answer the roll call; -1 when there is none.
+  int find_silent() const;
+
+  /// Whether the rank answered the roll call, and whom it waited for then; -1: for nobody, or for a
+  /// rank of its host, in shared memory.
   bool answers(int peer) const;
   int waits_for(int peer) const;
 
@@ -146,6 +150,7 @@ class Membership {
   void send_locked(int peer, const Words& words) noexcept;
   void send_locked(int peer, Outgoing& outgoing) noexcept;
   bool all_answered_locked() const;
+  bool has_answered_locked(int peer) const;
   std::string last_seen_locked(int peer) const;
   std::optional<Failure> absence_locked(int peer) const;
   bool record_locked(std::optional<Failure> failure);
