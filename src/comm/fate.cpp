@@ -120,7 +120,7 @@ class BoundGroup final : public Group, public shared::Greeter {
   }
   std::shared_ptr<Group> subgroup(std::span<const int> ranks) override {
     auto group = guarded(*fate_, group_.get(), [&] { return group_->subgroup(ranks); });
-    return group == nullptr ? nullptr : fate_->bind(std::move(group));
+    return group == nullptr ? nullptr : fate_->bind(group);
   }
 
   void abort(std::string_view reason) noexcept override { fate_->abort(reason); }
@@ -149,7 +149,7 @@ class BoundGroup final : public Group, public shared::Greeter {
 
 }  // namespace
 
-std::shared_ptr<Group> Fate::bind(std::shared_ptr<Group> group) {
+std::shared_ptr<Group> Fate::bind(const std::shared_ptr<Group>& group) {
   auto bound = std::make_shared<BoundGroup>(shared_from_this(), group);
   bool is_world = false;
   std::optional<Error> failure;

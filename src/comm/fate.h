@@ -16,7 +16,7 @@ namespace fullshard::comm {
 class Fate : public std::enable_shared_from_this<Fate> {
  public:
   /// The same group, bound to this fate; so are its subgroups. The first one is the world's.
-  std::shared_ptr<Group> bind(std::shared_ptr<Group> group);
+  std::shared_ptr<Group> bind(const std::shared_ptr<Group>& group);
 
   /// What is to be thrown for an error of `group`. When a deadline has passed there, those it
   /// waited for may have waited elsewhere; then the error names the rank of the world that does not

@@ -37,7 +37,7 @@ World::World(std::shared_ptr<Group> group, std::shared_ptr<Group> self,
       local_rank_(local_rank),
       local_size_(local_size) {
   FULLSHARD_CHECK(group != nullptr);
-  if (group->size() > 1) group = std::make_shared<Fate>()->bind(std::move(group));
+  if (group->size() > 1) group = std::make_shared<Fate>()->bind(group);
   mesh_.shard = group;
   mesh_.all = std::move(group);
   FULLSHARD_CHECK(mesh_.replicate != nullptr);

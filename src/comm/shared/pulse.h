@@ -18,8 +18,8 @@ class Pulse {
   /// by one thread. Never blocks.
   virtual void beat() noexcept = 0;
 
-  /// Tells the others that no more signs will come from here, though this rank has not left: what it
-  /// made of the group may live on.
+  /// Tells the others that no more signs will come from here, though this rank has not left: what
+  /// it made of the group may live on.
   virtual void rest() noexcept = 0;
 
   /// How often a rank has shown that it runs.
