@@ -59,20 +59,29 @@ TEST_P(Heartbeats, AStoppedRankIsNamedLongBeforeTheDeadline) {
       watched(seconds(2)));
 }
 
-// The others learn of it although they never wait for the stopped rank themselves.
-TEST_P(Heartbeats, AStoppedRankEndsGroupsWithoutIt) {
+// Rank 3 of four gets the signal; the others learn of it although they never wait for it.
+void expect_named_in_groups_without_it(Backend backend, int signal, base::Duration heartbeat) {
   run_ranks_but(
-      3, GetParam(), 4,
-      [](World& world) {
+      3, backend, 4,
+      [signal](World& world) {
         const Mesh mesh = world.mesh({.replicate = 2});
-        if (world.rank() == 3) raise(SIGSTOP);
+        if (world.rank() == 3) raise(signal);
         const Error error = expect_error(ErrorCode::kPeerLost, [&] {
           Group& group = world.rank() < 2 ? *mesh.shard : *mesh.replicate;
           while (true) group.barrier({"blocks.0", 1});
         });
         EXPECT_EQ(error.rank(), 3) << error.what();
       },
-      watched(seconds(2)));
+      watched(heartbeat));
+}
+
+TEST_P(Heartbeats, AStoppedRankEndsGroupsWithoutIt) {
+  expect_named_in_groups_without_it(GetParam(), SIGSTOP, seconds(2));
+}
+
+// A death is known at once where processes share memory, but only to those who look.
+TEST_P(Heartbeats, ADeathEndsGroupsWithoutTheDead) {
+  expect_named_in_groups_without_it(GetParam(), SIGKILL, seconds(0));
 }
 
 TEST_P(Heartbeats, ARankThatComputesForLongIsNotLost) {
@@ -150,22 +159,6 @@ TEST_P(Heartbeats, ARankThatKeepsABoardIsNotMissed) {
         }
       },
       watched(seconds(3)));
-}
-
-// A death is known at once where processes share memory, but only to those who look.
-TEST_P(Heartbeats, ADeathEndsGroupsWithoutTheDead) {
-  run_ranks_but(
-      3, GetParam(), 4,
-      [](World& world) {
-        const Mesh mesh = world.mesh({.replicate = 2});
-        if (world.rank() == 3) raise(SIGKILL);
-        const Error error = expect_error(ErrorCode::kPeerLost, [&] {
-          Group& group = world.rank() < 2 ? *mesh.shard : *mesh.replicate;
-          while (true) group.barrier({"blocks.0", 1});
-        });
-        EXPECT_EQ(error.rank(), 3) << error.what();
-      },
-      watched(seconds(0)));
 }
 
 TEST_P(Heartbeats, AreNotAskedForWhenTheTimeoutIsZero) {
