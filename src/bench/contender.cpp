@@ -55,11 +55,9 @@ std::vector<std::string> peer_command(const StepBenchOptions& options, const std
                                       int processes, int steps) {
   std::vector<std::string> command = {options.peer_python};
   if (mode != kSingleMode) {
-    for (const char* word : {"-m", "torch.distributed.run", "--standalone", "--nproc-per-node"}) {
-      command.emplace_back(word);
-    }
-    command.push_back(fmt::format("{}", processes));
-    command.insert(command.end(), {"--no-python", options.peer_python});
+    command.insert(command.end(),
+                   {"-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+                    fmt::format("{}", processes), "--no-python", options.peer_python});
   }
   command.insert(command.end(), {"-c", kRunFlushed, options.peer, "--mode", mode});
   const std::int64_t batch = options.spec.shape.batch * (options.spec.ranks / processes);

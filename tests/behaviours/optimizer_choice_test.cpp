@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
 #include <string>
 #include <tuple>
 
@@ -22,6 +23,21 @@ constexpr std::array kEveryStrategy = {
     ShardingStrategy::FULL_SHARD, ShardingStrategy::SHARD_GRAD_OP, ShardingStrategy::NO_SHARD,
     ShardingStrategy::HYBRID_SHARD, ShardingStrategy::SHARD_OPTIMIZER_ONLY};
 
+ShardedModule sharded_by(ShardingStrategy strategy, const std::shared_ptr<testing::Model>& model,
+                         comm::World& world) {
+  const int replicas = strategy == ShardingStrategy::HYBRID_SHARD ? 2 : 1;
+  return fully_shard(model, world.mesh({.replicate = replicas}), {.sharding_strategy = strategy});
+}
+
+void expect_step_is_an_error(torch::optim::Optimizer& wrong) {
+  try {
+    wrong.step();
+    ADD_FAILURE() << "stepped without an error";
+  } catch (const base::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("sharded.parameters()"), std::string::npos);
+  }
+}
+
 class OptimizerMadeLate
     : public ::testing::TestWithParam<std::tuple<testing::Optimizer, ShardingStrategy>> {};
 
@@ -34,9 +50,7 @@ TEST_P(OptimizerMadeLate, B4_TrainsOrIsAnError) {
   comm::run_as_threads(2, [&, kind = kind, strategy = strategy](comm::World& world) {
     const auto model = task.build();
     const auto before = testing::stock_optimizer(kind, model->parameters());
-    const int replicas = strategy == ShardingStrategy::HYBRID_SHARD ? 2 : 1;
-    const auto sharded =
-        fully_shard(model, world.mesh({.replicate = replicas}), {.sharding_strategy = strategy});
+    const auto sharded = sharded_by(strategy, model, world);
     const Batch batch = rows_of_rank(task.batch(0), world.rank(), world.size());
     {
       const at::NoGradGuard no_grad;
@@ -45,14 +59,8 @@ TEST_P(OptimizerMadeLate, B4_TrainsOrIsAnError) {
     const auto after = testing::stock_optimizer(kind, model->parameters());
     const auto right = testing::stock_optimizer(kind, sharded.parameters());
     model->loss(batch.x, batch.y).backward();
-    for (torch::optim::Optimizer* wrong : {before.get(), after.get()}) {
-      try {
-        wrong->step();
-        ADD_FAILURE() << "stepped without an error";
-      } catch (const base::Error& error) {
-        EXPECT_NE(std::string(error.what()).find("sharded.parameters()"), std::string::npos);
-      }
-    }
+    expect_step_is_an_error(*before);
+    expect_step_is_an_error(*after);
     right->step();
     testing::expect_match(sharded.full_state_dict(), expected, 1e-10);
   });
@@ -68,9 +76,7 @@ TEST_P(OptimizerMadeLate, B4_TheUsualLoopOnTheModulesParametersIsAnError) {
   testing::run_both_ways(2, [&, kind = kind, strategy = strategy](comm::World& world) {
     const auto model = task.build();
     const auto before = testing::stock_optimizer(kind, model->parameters());
-    const int replicas = strategy == ShardingStrategy::HYBRID_SHARD ? 2 : 1;
-    const auto sharded =
-        fully_shard(model, world.mesh({.replicate = replicas}), {.sharding_strategy = strategy});
+    const auto sharded = sharded_by(strategy, model, world);
     const auto after = testing::stock_optimizer(kind, model->parameters());
     const auto right = testing::stock_optimizer(kind, sharded.parameters());
     const Batch batch = rows_of_rank(task.batch(0), world.rank(), world.size());
@@ -78,12 +84,7 @@ TEST_P(OptimizerMadeLate, B4_TheUsualLoopOnTheModulesParametersIsAnError) {
       for (const bool set_to_none : {true, false}) {
         wrong->zero_grad(set_to_none);
         model->loss(batch.x, batch.y).backward();
-        try {
-          wrong->step();
-          ADD_FAILURE() << "stepped without an error";
-        } catch (const base::Error& error) {
-          EXPECT_NE(std::string(error.what()).find("sharded.parameters()"), std::string::npos);
-        }
+        expect_step_is_an_error(*wrong);
         testing::expect_bitwise_equal(sharded.full_state_dict(), start);
       }
     }
