@@ -51,6 +51,7 @@ void Membership::close() noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(closing_, true)) return;
+    changed_.notify_all();
   }
   {
     const std::lock_guard lock(mutex_);
@@ -213,7 +214,7 @@ int Membership::waits_for(int peer) const {
 
 void Membership::judge(int peer, Presence presence) {
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (closing_) return;
     Peer& entry = peers_[static_cast<std::size_t>(peer)];
     entry.presence = presence;
@@ -226,11 +227,19 @@ void Membership::judge(int peer, Presence presence) {
     }
     if (!failure) return;
     record_locked(std::move(failure));
-    // What it had to send for the operation that is going on here is on its way; the next one
-    // fails.
-    if (gave_up && words.finished >= entered_) return;
+    // What it had to send for the operation that is going on here is on its way, so that one may
+    // end well, and the next fails. But what another rank had to send, for instance the one that
+    // the failure is about, may never come.
+    if (gave_up && words.finished >= entered_ && operation_ends(lock, kGrace)) return;
   }
   announce_failure();
+}
+
+// Whether the operation that is going on here has ended after `grace`.
+bool Membership::operation_ends(std::unique_lock<std::mutex>& lock, base::Duration grace) {
+  return changed_.wait_for(lock, grace, [this, number = entered_] {
+    return closing_ || inside_.empty() || entered_ != number;
+  });
 }
 
 // What the absence of a rank means for the group: nothing while nobody waits for one that left.
@@ -275,6 +284,7 @@ void Membership::leave_operation() {
   const std::lock_guard lock(mutex_);
   inside_.clear();
   finished_ = entered_;
+  changed_.notify_all();
 }
 
 void Membership::saw(int peer, const shared::OperationRecord& record) {

@@ -35,8 +35,8 @@ struct Failure {
 /// answers. When the connection ends without last words, the rank is lost. For the case that it
 /// does not end, because a process is stopped or a cable cut, each rank asks the next one again and
 /// again (beat). The first failure is the group's; it is told to all ranks and ends the operation
-/// that is going on, unless the rank that failed has done its part of it before. Any thread may
-/// call.
+/// that is going on; where the rank that told of it had done its part of it before, after a time in
+/// which that may end well. Any thread may call.
 class Membership {
  public:
   /// `control` carries nothing else. `members[r]` is the world's number of the group's rank r.
@@ -147,6 +147,7 @@ class Membership {
   void take_beat(int peer, Topic topic);
   int next_present_locked() const;
   void judge(int peer, Presence presence);
+  bool operation_ends(std::unique_lock<std::mutex>& lock, base::Duration grace);
   void send_locked(int peer, const Words& words) noexcept;
   void send_locked(int peer, Outgoing& outgoing) noexcept;
   bool all_answered_locked() const;
