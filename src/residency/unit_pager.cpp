@@ -47,6 +47,7 @@ UnitPager::UnitPager(std::vector<PagedUnit> units, std::unique_ptr<UnitSource> s
       bucket_bytes_(options.gather_bucket_bytes),
       kept_(units_.size()),
       next_(units_.size(), -1) {
+  gathered_to_stay_.reserve(units_.size());
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const PagedUnit& unit = units_[i];
     for (const PagedParameter& parameter : unit.parameters) parameter.storage->attach(this);
@@ -119,6 +120,7 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
   }
   const int unit = storage.index();
   const bool backward = in_backward_();
+  const auto phase = backward ? schedule::Phase::kBackward : schedule::Phase::kForward;
   // Inside a step even forwards without gradients belong to it: a checkpointed block runs so.
   const bool in_step = backward || at::GradMode::is_enabled() || step_open_;
   if (in_step) uses_.note(unit);
@@ -126,21 +128,20 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
   if (stay == Stay::kNeverAway) return;
   if (stay == Stay::kForGood) {
     touch_kept(unit);
+    if (in_step) follower_.on_staying(phase, gathered_to_stay_);
   } else if (in_step) {
-    touch_in_step(unit, backward ? schedule::Phase::kBackward : schedule::Phase::kForward);
+    touch_in_step(unit, phase);
   } else {
     touch_without_gradients(unit);
   }
 }
 
 void UnitPager::touch_kept(int unit) {
+  gathered_to_stay_.clear();
   kept_.note(unit);
   const bool current = is_current(unit);
   if (current && !states_[static_cast<std::size_t>(unit)].arriving) return;
-  if (!current) {
-    evict(unit);
-    join_batch(unit);
-  }
+  if (!current) join_batch_to_stay(unit);
   gather_kept_after(unit);
   start_batch();
   arrive(unit);
@@ -162,9 +163,14 @@ void UnitPager::gather_kept_after(int unit) {
     const bool joins = fits_batch(*next);
     if (!joins && ahead > depth_) return;
     if (!joins) start_batch();
-    evict(*next);
-    join_batch(*next);
+    join_batch_to_stay(*next);
   }
+}
+
+void UnitPager::join_batch_to_stay(int unit) {
+  evict(unit);  // it may be there with old values
+  gathered_to_stay_.push_back({unit, !batch_.empty()});
+  join_batch(unit);
 }
 
 bool UnitPager::fits_batch(int unit) const {

@@ -17,11 +17,6 @@ constexpr std::size_t kForwards = 16;
 
 std::size_t index(int unit) { return static_cast<std::size_t>(unit); }
 
-bool has_backward(const Trace& trace) {
-  return std::any_of(trace.events().begin(), trace.events().end(),
-                     [](const Touch& touch) { return touch.phase == Phase::kBackward; });
-}
-
 /// What a plan has resident after its first `events` events.
 std::vector<bool> residents_after(const Schedule& plan, std::size_t events) {
   std::vector<bool> resident(index(plan.units));
@@ -47,6 +42,7 @@ Follower::Follower(std::vector<std::int64_t> unit_bytes, ScheduleOptions options
   }
   evicted_.reserve(unit_bytes_.size());
   ahead_.reserve(unit_bytes_.size());
+  staying_.reserve(unit_bytes_.size());
 }
 
 bool Follower::begins_anew(Touch touch) const {
@@ -86,6 +82,13 @@ Decision Follower::on_touch(Touch touch) {
   return {had_plan && !on_plan, evicted_, ahead_};
 }
 
+void Follower::on_staying(Phase phase, std::span<const Ahead> gathered) {
+  had_backward_ = had_backward_ || phase == Phase::kBackward;
+  if (gathered.empty()) return;
+  const std::size_t after = !in_step_ ? 0 : following() ? done_ : trace_.size();
+  for (const Ahead& unit : gathered) staying_.push_back({after, unit.unit, unit.joins});
+}
+
 std::span<const int> Follower::end_step() {
   evicted_.clear();
   for (std::size_t unit = 0; unit < resident_.size(); ++unit) {
@@ -93,13 +96,19 @@ std::span<const int> Follower::end_step() {
   }
   if (following() && !ended_as_planned()) leave_plan();
   if (in_step_ && !following()) remember_trace();
+  remember_staying();
   in_step_ = false;
+  had_backward_ = false;
   followed_.reset();
   return evicted_;
 }
 
 Follower::Kind Follower::other(Kind kind) {
   return kind == Kind::kTraining ? Kind::kForwardOnly : Kind::kTraining;
+}
+
+Follower::Kind Follower::kind_of_step() const {
+  return had_backward_ ? Kind::kTraining : Kind::kForwardOnly;
 }
 
 const Schedule* Follower::plan(Kind kind) const {
@@ -111,9 +120,8 @@ void Follower::start_step() {
   in_step_ = true;
   done_ = 0;
   trace_.clear();
-  had_backward_ = false;
   for (const Kind kind : {Kind::kForwardOnly, Kind::kTraining}) {
-    if (plan(kind) != nullptr) followed_ = kind;
+    if (plan(kind) != nullptr && !plan(kind)->events.empty()) followed_ = kind;
   }
 }
 
@@ -234,8 +242,22 @@ void Follower::gather(int unit) {
 }
 
 void Follower::remember_trace() {
-  const Kind kind = has_backward(trace_) ? Kind::kTraining : Kind::kForwardOnly;
-  plans_[static_cast<std::size_t>(kind)] = make_schedule(trace_, unit_bytes_, options_);
+  std::optional<Schedule>& planned = plans_[static_cast<std::size_t>(kind_of_step())];
+  std::vector<Staying> staying;
+  if (planned) staying = std::move(planned->staying);
+  planned = make_schedule(trace_, unit_bytes_, options_);
+  for (Staying& unit : staying) unit.after = std::min(unit.after, planned->events.size());
+  planned->staying = std::move(staying);
+}
+
+/// Only the first of several steps between two updates gathers what stays.
+void Follower::remember_staying() {
+  if (staying_.empty()) return;
+  std::optional<Schedule>& planned = plans_[static_cast<std::size_t>(kind_of_step())];
+  if (!planned) planned.emplace().units = static_cast<int>(unit_bytes_.size());
+  planned->staying.swap(staying_);
+  staying_.clear();
+  staying_.reserve(unit_bytes_.size());
 }
 
 }  // namespace fullshard::schedule

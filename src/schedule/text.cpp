@@ -17,11 +17,25 @@ void append_list(std::string& text, std::string_view word, const std::vector<int
     fmt::format_to(std::back_inserter(text), " {} {}", word, fmt::join(units, " "));
 }
 
+void append_gather(std::string& text, int unit, bool joins) {
+  fmt::format_to(std::back_inserter(text), " {}{}", joins ? "+" : "", unit);
+}
+
 void append_ahead(std::string& text, const std::vector<Ahead>& gathered) {
   if (!gathered.empty()) text += " ahead";
-  for (const Ahead& ahead : gathered) {
-    fmt::format_to(std::back_inserter(text), " {}{}", ahead.joins ? "+" : "", ahead.unit);
+  for (const Ahead& ahead : gathered) append_gather(text, ahead.unit, ahead.joins);
+}
+
+/// A line of the units that stay from after event `after` on; returns the first of the others.
+std::size_t append_staying(std::string& text, const std::vector<Staying>& staying,
+                           std::size_t first, std::size_t after) {
+  std::size_t next = first;
+  for (; next < staying.size() && staying[next].after == after; ++next) {
+    if (next == first) text += "stay";
+    append_gather(text, staying[next].unit, staying[next].joins);
   }
+  if (next > first) text += '\n';
+  return next;
 }
 
 /// Takes a schedule's text apart word by word, knowing the line it is on.
@@ -129,6 +143,13 @@ Event parse_event(Reader& reader, Phase phase) {
   return event;
 }
 
+void parse_staying(Reader& reader, Schedule& schedule) {
+  for (const Ahead& gather : reader.gathers()) {
+    schedule.staying.push_back({schedule.events.size(), gather.unit, gather.joins});
+  }
+  reader.expect_end();
+}
+
 void parse_end(Reader& reader, Schedule& schedule) {
   const std::string_view word = reader.word();
   if (word == "evict") {
@@ -144,13 +165,16 @@ void parse_end(Reader& reader, Schedule& schedule) {
 
 std::string to_text(const Schedule& schedule) {
   std::string text = fmt::format("{}\nunits {}\n", kHeader, schedule.units);
-  for (const Event& event : schedule.events) {
+  std::size_t stay = append_staying(text, schedule.staying, 0, 0);
+  for (std::size_t at = 0; at < schedule.events.size(); ++at) {
+    const Event& event = schedule.events[at];
     const bool forward = event.touch.phase == Phase::kForward;
     text += fmt::format("{} {}", forward ? "forward" : "backward", event.touch.unit);
     if (event.touch.with > 0) text += fmt::format(" with {}", event.touch.with);
     append_list(text, "evict", event.evict);
     append_ahead(text, event.gather_ahead);
     text += '\n';
+    stay = append_staying(text, schedule.staying, stay, at + 1);
   }
   text += "end";
   append_list(text, "evict", schedule.evict_at_end);
@@ -172,8 +196,13 @@ Schedule parse(std::string_view text) {
       parse_end(reader, schedule);
       return schedule;
     }
+    if (word == "stay") {
+      parse_staying(reader, schedule);
+      continue;
+    }
     if (word != "forward" && word != "backward") {
-      reader.refuse(fmt::format("'{}' where 'forward', 'backward' or 'end' should be", word));
+      reader.refuse(
+          fmt::format("'{}' where 'forward', 'backward', 'stay' or 'end' should be", word));
     }
     const Phase phase = word == "forward" ? Phase::kForward : Phase::kBackward;
     schedule.events.push_back(parse_event(reader, phase));

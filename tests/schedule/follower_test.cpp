@@ -287,6 +287,59 @@ TEST_F(FollowerTest, AForwardKnownAsAStepLeavesTheTrainingStepItsPlan) {
   EXPECT_EQ(follower_.deviations(), deviations);
 }
 
+// f0 f1, then what stays, b1 b0.
+class StayingFollowerTest : public testing::Test {
+ protected:
+  void run_step(const std::vector<Ahead>& gathered, const std::string& between = "") {
+    engine_.touch({0, Phase::kForward});
+    engine_.touch({1, Phase::kForward});
+    follower_.on_staying(Phase::kForward, gathered);
+    for (const Touch& touch : steps::of(between + " b1 b0").events()) engine_.touch(touch);
+    follower_.on_staying(Phase::kBackward, {});
+    engine_.end_step();
+  }
+
+  const std::vector<Ahead> gathered_ = {{3, false}, {4, true}};
+  const std::vector<Staying> staying_ = {{2, 3, false}, {2, 4, true}};
+  Follower follower_{kBytes, {}};
+  EngineModel engine_{follower_};
+};
+
+TEST_F(StayingFollowerTest, ThePlanHasWhatStaysWhereItWasGatheredLast) {
+  run_step(gathered_);
+  EXPECT_EQ(follower_.training_schedule()->staying, staying_);
+  run_step({});  // still there: a second step before the update
+  EXPECT_EQ(follower_.training_schedule()->staying, staying_);
+  run_step({{4, false}});
+  EXPECT_EQ(follower_.training_schedule()->staying, (std::vector<Staying>{{2, 4, false}}));
+  EXPECT_EQ(follower_.deviations(), 0);
+}
+
+TEST_F(StayingFollowerTest, WhatStaysIsInThePlanAfterADeviationToo) {
+  run_step(gathered_);
+  run_step(gathered_, "f2 b2");
+  EXPECT_EQ(follower_.deviations(), 1);
+  EXPECT_EQ(follower_.training_schedule()->events.size(), 6U);
+  EXPECT_EQ(follower_.training_schedule()->staying, staying_);
+  engine_.run(steps::of("b0"));
+  EXPECT_EQ(follower_.training_schedule()->staying,
+            (std::vector<Staying>{{1, 3, false}, {1, 4, true}}));
+}
+
+TEST_F(StayingFollowerTest, AStepOfUnitsThatStayOnlyHasAPlan) {
+  for (int step = 0; step < 2; ++step) {
+    follower_.on_staying(Phase::kForward, gathered_);
+    follower_.on_staying(Phase::kBackward, {});
+    EXPECT_TRUE(follower_.end_step().empty());
+    EXPECT_EQ(follower_.forward_only_schedule(), nullptr);
+    ASSERT_NE(follower_.training_schedule(), nullptr);
+    EXPECT_EQ(*follower_.training_schedule(),
+              (Schedule{kBlocks + 1, {}, {}, {{0, 3, false}, {0, 4, true}}}));
+  }
+  run_step({});  // nothing to deviate from
+  EXPECT_EQ(follower_.deviations(), 0);
+}
+
 TEST_F(FollowerTest, ForwardsThatABackwardFollowsAreOneStep) {
   const Trace twice = steps::of("f0 f1 f2 f0 f1 f2 b2 b1 b0 b2 b1 b0");
   for (int step = 0; step < 3; ++step) {

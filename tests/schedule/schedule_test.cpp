@@ -269,12 +269,42 @@ TEST(SimulateRefuses, PlansThatMakeNoSense) {
   const Touch first{0, Phase::kForward};
   EXPECT_THAT(with({{first, {1}, {}}}, {0}), HasSubstr("event 0: unit 1 is evicted although"));
   EXPECT_THAT(with({{first, {}, {{0, false}}}}, {0}),
-              HasSubstr("event 0: unit 0 is gathered ahead"));
+              HasSubstr("event 0: unit 0 is gathered although"));
   EXPECT_THAT(with({{first, {}, {}}, {first, {}, {{1, true}}}}, {0, 1}),
               HasSubstr("event 1: unit 1 joins a gather"));
   EXPECT_THAT(with({{first, {}, {}}}, {}), HasSubstr("end: unit 0 is never evicted"));
   EXPECT_THAT(with({{first, {}, {{2, false}}}}, {}), HasSubstr("unit 2 does not exist"));
   EXPECT_EQ(with({{first, {}, {{1, true}}}}, {0, 1}), "");
+}
+
+TEST(Simulate, WhatStaysIsGatheredWhereThePlanSaysAndIsThereAtTheEnd) {
+  const std::vector<std::int64_t> bytes = {1, 2, 4, 8};
+  const Schedule plan = {4,
+                         {{{0, Phase::kForward}, {}, {}}, {{1, Phase::kForward}, {0}, {}}},
+                         {1},
+                         {{1, 2, false}, {1, 3, true}}};
+  const SimulationResult result = simulate(plan, bytes);
+  EXPECT_EQ(result.peak_bytes, 2 + 4 + 8);
+  EXPECT_EQ(result.gathers, 4);
+  EXPECT_EQ(result.collectives, 3);
+  EXPECT_EQ(result.gathered_bytes, 15);
+}
+
+TEST(SimulateRefuses, UnitsThatCannotStay) {
+  const std::vector<std::int64_t> bytes = {1, 1, 1};
+  const auto with = [&](std::vector<Staying> staying, std::vector<int> end = {0}) {
+    return refusal([&] {
+      simulate({3, {{{0, Phase::kForward}, {}, {}}}, std::move(end), std::move(staying)}, bytes);
+    });
+  };
+  EXPECT_EQ(with({{0, 1, false}, {1, 2, false}}), "");
+  EXPECT_THAT(with({{0, 1, false}}, {0, 1}), HasSubstr("end: unit 1 is evicted although it stays"));
+  EXPECT_THAT(with({{1, 0, false}}), HasSubstr("end: unit 0 is gathered although"));
+  EXPECT_THAT(with({{0, 1, true}}), HasSubstr("event 0: unit 1 joins a gather"));
+  EXPECT_THAT(with({{0, 1, false}, {1, 2, true}}), HasSubstr("end: unit 2 joins a gather"));
+  EXPECT_THAT(with({{2, 1, false}}), HasSubstr("unit 1 stays from an event on that does not come"));
+  EXPECT_THAT(with({{1, 1, false}, {0, 2, false}}), HasSubstr("unit 2 stays from an event on"));
+  EXPECT_THAT(with({{0, 3, false}}), HasSubstr("unit 3 does not exist"));
 }
 
 }  // namespace

@@ -15,26 +15,33 @@ using testing::HasSubstr;
 
 constexpr std::string_view kExample =
     "fullshard-schedule 1\n"
-    "units 3\n"
+    "units 6\n"
     "forward 0\n"
     "forward 1 evict 0 ahead +2\n"
+    "stay 3 +4 5\n"
     "backward 2\n"
     "end evict 1 2\n";
 
 TEST(ScheduleText, ReadsAsTheHeaderSays) {
-  const Schedule plan = {3,
+  const Schedule plan = {6,
                          {{{0, Phase::kForward}, {}, {}},
                           {{1, Phase::kForward}, {0}, {{2, true}}},
                           {{2, Phase::kBackward}, {}, {}}},
-                         {1, 2}};
+                         {1, 2},
+                         {{2, 3, false}, {2, 4, true}, {2, 5, false}}};
   EXPECT_EQ(to_text(plan), kExample);
   EXPECT_EQ(parse(kExample), plan);
 }
 
 RC_GTEST_PROP(ScheduleTextProperty, PlansComeBackAsTheyWere, ()) {
   const auto bytes = arbitrary::unit_bytes();
-  const Schedule plan = make_schedule(arbitrary::trace(static_cast<int>(bytes.size())), bytes,
-                                      arbitrary::options(bytes));
+  Schedule plan = make_schedule(arbitrary::trace(static_cast<int>(bytes.size())), bytes,
+                                arbitrary::options(bytes));
+  for (std::size_t after = 0; after <= plan.events.size(); ++after) {
+    for (auto left = arbitrary::between(0, 3); left > 0; --left) {
+      plan.staying.push_back({after, arbitrary::between(0, 9), *rc::gen::arbitrary<bool>()});
+    }
+  }
   RC_ASSERT(parse(to_text(plan)) == plan);
 }
 
@@ -43,8 +50,9 @@ RC_GTEST_PROP(ScheduleTextProperty, DamagedTextIsReadOrRefused, ()) {
   std::string text(kExample);
   const auto at = arbitrary::between<std::size_t>(0, text.size());
   const auto length = arbitrary::between<std::size_t>(0, text.size());
-  text.replace(at, length,
-               *rc::gen::element<std::string>("", " ", "\n", "-1", "end", "evict", "7", "+"));
+  text.replace(
+      at, length,
+      *rc::gen::element<std::string>("", " ", "\n", "-1", "end", "evict", "stay", "7", "+"));
   try {
     const Schedule plan = parse(text);
     RC_ASSERT(parse(to_text(plan)) == plan);
@@ -78,6 +86,8 @@ TEST(ScheduleTextRefuses, WithTheLineAndWhatShouldStandThere) {
   EXPECT_THAT(refusal(head + "forward 0 ahead 1 evict 2\nend\n"), HasSubstr("line's end"));
   EXPECT_THAT(refusal(head + "forward 0 ahead 1 +\nend\n"), HasSubstr("'' where a unit"));
   EXPECT_THAT(refusal(head + "forward 0 evict +1\nend\n"), HasSubstr("'+1' where a unit"));
+  EXPECT_THAT(refusal(head + "stay\nend\n"), HasSubstr("line 3: '' where a unit"));
+  EXPECT_THAT(refusal(head + "stay 1 evict 2\nend\n"), HasSubstr("'evict' where the line should"));
   EXPECT_THAT(refusal(head + "forward 0\n"), HasSubstr("without an 'end' line"));
   EXPECT_THAT(refusal(head + "forward 0"), HasSubstr("line 3: the line does not end"));
   EXPECT_THAT(refusal(head + "end\nforward 0\n"), HasSubstr("text after the 'end' line"));

@@ -29,6 +29,7 @@ std::vector<std::int64_t> unit_bytes(const Counters& counters) {
 }
 
 struct Planned {
+  schedule::Schedule plan;
   schedule::SimulationResult simulated;
   Counters before, after;  // of a step that follows the plan; peaks are this step's
 };
@@ -42,13 +43,15 @@ Planned follow_plan(comm::World& world, const FullyShardOptions& sharding,
   const Counters before = sharded.counters();
   testing::train_steps(*model, sharded, world, kTask, {.steps = 1});
   const Counters after = sharded.counters();
-  return {schedule::simulate(schedule::parse(sharded.schedule()), unit_bytes(after)), before,
-          after};
+  schedule::Schedule plan = schedule::parse(sharded.schedule());
+  auto simulated = schedule::simulate(plan, unit_bytes(after));
+  return {std::move(plan), std::move(simulated), before, after};
 }
 
-void expect_as_simulated(comm::World& world, const FullyShardOptions& sharding,
-                         const comm::MeshOptions& mesh = {}) {
-  const auto [simulated, before, after] = follow_plan(world, sharding, mesh);
+/// Returns the bytes of units that stay until the next update.
+std::int64_t expect_as_simulated(comm::World& world, const FullyShardOptions& sharding,
+                                 const comm::MeshOptions& mesh = {}) {
+  const auto [plan, simulated, before, after] = follow_plan(world, sharding, mesh);
   EXPECT_GT(simulated.peak_bytes, 0);
   EXPECT_EQ(after.peak_unsharded_bytes, simulated.peak_bytes);
   EXPECT_EQ(after.all_gathers - before.all_gathers, simulated.gathers);
@@ -60,6 +63,11 @@ void expect_as_simulated(comm::World& world, const FullyShardOptions& sharding,
   if (sharding.max_unsharded_bytes > 0) {
     EXPECT_LE(after.peak_unsharded_bytes, sharding.max_unsharded_bytes);
   }
+  std::int64_t staying = 0;
+  for (const schedule::Staying& unit : plan.staying) {
+    staying += after.units[static_cast<std::size_t>(unit.unit)].bytes;
+  }
+  return staying;
 }
 
 // As by default, ahead, on touch and in buckets, under a limit and without.
@@ -74,12 +82,13 @@ void expect_as_simulated_however_planned(comm::World& world, FullyShardOptions s
     std::int64_t limit = 0;
     std::int64_t bucket = 0;
   };
+  const std::int64_t staying = expect_as_simulated(world, sharding, mesh);
   for (const auto& [depth, limit, bucket] :
-       {Plan{}, Plan{.depth = 2, .limit = 2 * largest}, Plan{.depth = 0, .bucket = total},
+       {Plan{.depth = 2, .limit = 2 * largest}, Plan{.depth = 0, .bucket = total},
         Plan{.depth = 1, .limit = 2 * largest, .bucket = largest + 1}}) {
     SCOPED_TRACE(::testing::Message()
                  << "depth " << depth.value_or(-1) << " limit " << limit << " bucket " << bucket);
-    sharding.max_unsharded_bytes = limit;
+    sharding.max_unsharded_bytes = limit == 0 ? 0 : staying + limit;
     sharding.forward_prefetch = sharding.backward_prefetch = depth;
     sharding.gather_bucket_bytes = bucket;
     expect_as_simulated(world, sharding, mesh);
@@ -112,37 +121,59 @@ TEST(SimulatedPeak, IsTheRealOneOnReplicas) {
   testing::run_on_hosts(2, 2, hybrid);
 }
 
-// A plan holds only what comes and goes.
-TEST(SimulatedPeak, WhatStaysForGoodComesOnTop) {
-  const FullyShardOptions sharding{
-      .rules = {{.pattern = "blocks.1.*", .strategy = ShardingStrategy::SHARD_OPTIMIZER_ONLY}}};
+TEST(SimulatedPeak, IsTheRealOneWhereUnitsStayUntilTheNextUpdate) {
+  const std::vector<FullyShardOptions> choices = {
+      {.sharding_strategy = ShardingStrategy::SHARD_OPTIMIZER_ONLY},
+      {.rules = {{.pattern = "blocks.1.*", .strategy = ShardingStrategy::SHARD_OPTIMIZER_ONLY}}},
+      {.sharding_strategy = ShardingStrategy::SHARD_GRAD_OP,
+       .rules = {{.pattern = "blocks.0.*", .strategy = ShardingStrategy::SHARD_OPTIMIZER_ONLY},
+                 {.pattern = "blocks.2.*", .strategy = ShardingStrategy::SHARD_OPTIMIZER_ONLY},
+                 {.pattern = "*norm*", .strategy = ShardingStrategy::NO_SHARD}}}};
   testing::run_both_ways(2, [&](comm::World& world) {
-    const auto [simulated, before, after] = follow_plan(world, sharding, {});
-    std::int64_t for_good = 0;
-    for (const UnitCounters& unit : after.units) {
-      if (unit.name == "blocks.1") for_good += unit.bytes;
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      SCOPED_TRACE(::testing::Message() << "choice " << i);
+      expect_as_simulated_however_planned(world, choices[i]);
     }
-    EXPECT_GT(for_good, 0);
-    EXPECT_EQ(after.peak_unsharded_bytes, simulated.peak_bytes + for_good);
-    EXPECT_EQ(after.all_gathers - before.all_gathers, simulated.gathers + 1);
   });
 }
 
-// Neither with SHARD_OPTIMIZER_ONLY nor, over messages, with `dynamic`.
-TEST(SimulatedPeak, WhereEverythingStaysThereIsNoPlanAndThePeakIsAll) {
-  const auto expect_all = [](comm::World& world, const FullyShardOptions& sharding) {
-    const auto model = kTask.build();
-    const auto sharded = fully_shard(model, world.mesh(), sharding);
-    testing::train_steps(*model, sharded, world, kTask, {.steps = 3});
-    const std::vector<std::int64_t> sizes = unit_bytes(sharded.counters());
-    EXPECT_EQ(sharded.schedule(), "");
-    EXPECT_EQ(sharded.counters().peak_unsharded_bytes,
-              std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}));
-  };
+TEST(SimulatedPeak, IsTheRealOneOfDynamicModels) {
+  testing::run_over_gloo(
+      2, [](comm::World& world) { expect_as_simulated_however_planned(world, {.dynamic = true}); });
+}
+
+// What stays is gathered in the first of the steps between two updates, and the plan of all of them
+// has it.
+TEST(SimulatedPeak, IsTheRealOneWithGradientsOfSeveralSteps) {
+  constexpr int kSteps = 3;
   testing::run_both_ways(2, [&](comm::World& world) {
-    expect_all(world, {.sharding_strategy = ShardingStrategy::SHARD_OPTIMIZER_ONLY});
+    const auto model = kTask.build();
+    const auto sharded = fully_shard(
+        model, world.mesh(),
+        {.rules = {{.pattern = "blocks.1.*", .strategy = ShardingStrategy::SHARD_OPTIMIZER_ONLY}}});
+    const auto optimizer = testing::stock_optimizer(testing::Optimizer::kSgd, sharded.parameters());
+    const auto train_until_update = [&] {
+      for (int step = 0; step < kSteps; ++step) {
+        const auto rows = testing::rows_of_rank(kTask.batch(step), world.rank(), world.size());
+        model->loss(rows.x, rows.y).backward();
+      }
+      optimizer->step();
+      optimizer->zero_grad();
+    };
+    train_until_update();
+    train_until_update();
+    const schedule::Schedule plan = schedule::parse(sharded.schedule());
+    ASSERT_EQ(plan.staying.size(), 1U);
+    EXPECT_GT(plan.staying.front().after, 0U);
+    sharded.reset_peak();
+    const Counters before = sharded.counters();
+    train_until_update();
+    const Counters after = sharded.counters();
+    EXPECT_EQ(schedule::parse(sharded.schedule()), plan);
+    const auto simulated = schedule::simulate(plan, unit_bytes(after));
+    EXPECT_EQ(after.peak_unsharded_bytes, simulated.peak_bytes);
+    EXPECT_EQ(after.all_gathers - before.all_gathers, kSteps * simulated.gathers - (kSteps - 1));
   });
-  testing::run_over_gloo(2, [&](comm::World& world) { expect_all(world, {.dynamic = true}); });
 }
 
 TEST(SimulatedPeak, IsTheRealOneWhereUnitsAreReshardedToASmallerGroup) {

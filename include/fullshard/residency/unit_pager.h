@@ -121,6 +121,7 @@ class UnitPager final : public Pager {
   void close_inference();
   bool is_current(int unit) const;
   void gather_kept_after(int unit);
+  void join_batch_to_stay(int unit);
   std::vector<int> foresee(int unit) const;
   bool fits_batch(int unit) const;
   void evict_step();
@@ -139,6 +140,8 @@ class UnitPager final : public Pager {
   schedule::Follower follower_;
   UnitUses uses_;
   std::function<bool()> in_backward_;
+  // Gathered at the latest touch of a unit that is kept for good.
+  std::vector<schedule::Ahead> gathered_to_stay_;
   std::int64_t limit_;                     // of bytes resident by schedule; 0 for none
   std::size_t depth_;                      // units to gather ahead where nothing is scheduled
   std::int64_t bucket_bytes_;              // of units gathered in one collective

@@ -50,6 +50,10 @@ class Follower {
   Decision on_touch(Touch touch);
   Decision on_touch(int unit, Phase phase) { return on_touch({unit, phase}); }
 
+  /// Notes that units outside the plans have been touched, which stay until the next update, and
+  /// what was gathered for it. The plan of a step has them as they were gathered the last time.
+  void on_staying(Phase phase, std::span<const Ahead> gathered);
+
   /// Closes the step, also one cut short by an exception, and returns the units that are still
   /// resident and have to be evicted. A step that ended before its plan did is planned anew.
   std::span<const int> end_step();
@@ -69,6 +73,7 @@ class Follower {
  private:
   enum class Kind : std::size_t { kTraining = 0, kForwardOnly = 1 };
   static Kind other(Kind kind);
+  Kind kind_of_step() const;
 
   const Schedule* plan(Kind kind) const;
   const Schedule* followed() const { return followed_ ? plan(*followed_) : nullptr; }
@@ -89,16 +94,18 @@ class Follower {
   void evict(int unit);
   void gather(int unit);
   void remember_trace();
+  void remember_staying();
 
   std::vector<std::int64_t> unit_bytes_;
   ScheduleOptions options_;
   std::array<std::optional<Schedule>, 2> plans_;  // by Kind
   std::optional<Kind> followed_;                  // the plan this step follows, if any
   bool in_step_ = false;
-  bool had_backward_ = false;  // a touch of this step was
-  std::size_t done_ = 0;       // events of the followed plan that have happened
-  Trace trace_;                // this step's events; filled only while no plan is followed
-  Touch last_;                 // the event in hand, when in_step_
+  bool had_backward_ = false;     // a touch of this step was, also of a unit that stays
+  std::size_t done_ = 0;          // events of the followed plan that have happened
+  std::vector<Staying> staying_;  // gathered in this step
+  Trace trace_;                   // this step's events; filled only while no plan is followed
+  Touch last_;                    // the event in hand, when in_step_
   std::vector<bool> resident_;
   std::int64_t resident_bytes_ = 0;
   std::vector<std::int64_t> last_use_;  // by unit: the clock at its last event

@@ -64,11 +64,22 @@ struct Event {
   bool operator==(const Event&) const = default;
 };
 
-/// The residency plan of one step, which begins and ends with nothing resident.
+/// A unit outside the plan's events that is gathered in the first step after an update and resident
+/// from there until the next update: SHARD_OPTIMIZER_ONLY, and `dynamic` over messages.
+struct Staying {
+  std::size_t after = 0;  ///< events of the step that came before, at most all
+  int unit = 0;
+  bool joins = false;  ///< in one collective with the entry before it, of the same `after`
+
+  bool operator==(const Staying&) const = default;
+};
+
+/// The residency plan of one step, which begins and ends with nothing resident but units that stay.
 struct Schedule {
   int units = 0;  ///< every unit is below this
   std::vector<Event> events;
   std::vector<int> evict_at_end;
+  std::vector<Staying> staying = {};  ///< in the order of their gathers, `after` ascending
 
   bool operator==(const Schedule&) const = default;
 };
@@ -80,7 +91,8 @@ struct Schedule {
 ///   - is in the same phase after at most keep_distance events of other units,
 ///   - is used by the operator that makes this touch,
 /// or it has a backward touch ahead and keep_for_backward names it, or keep_gathered names it.
-/// Then units are evicted by farthest next use (Belady's rule) until the touched unit fits.
+/// No unit stays past the end; what does is not in a trace, and for a Follower to note. Then units
+/// are evicted by farthest next use (Belady's rule) until the touched unit fits.
 ///
 /// Throws base::Error(kInvalidArgument) when a touched unit alone, or those of one operator
 /// together, are above max_unsharded_bytes, when the trace names a unit that unit_bytes lacks, or

@@ -16,9 +16,10 @@ struct SimulationResult {
   std::vector<std::int64_t> unit_gathers;  ///< gathers by unit
 };
 
-/// Replays a schedule without tensors. Throws base::Error(kInvalidArgument) naming the event when
-/// the schedule evicts a unit that is not resident, gathers one ahead that is, joins one to a
-/// gather that is none, names a unit that unit_bytes lacks, or leaves a unit resident at the end.
+/// Replays a schedule without tensors, as the first step after an update: what stays is gathered.
+/// Throws base::Error(kInvalidArgument) naming the event when the schedule evicts a unit that is
+/// not resident, gathers one ahead that is, joins one to a gather that is none, names a unit that
+/// unit_bytes lacks, leaves a unit resident at the end that does not stay, or evicts one that does.
 SimulationResult simulate(const Schedule& schedule, std::span<const std::int64_t> unit_bytes);
 
 }  // namespace fullshard::schedule
