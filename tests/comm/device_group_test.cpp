@@ -256,6 +256,17 @@ TEST(Gpus, M11_FewerThanRanksIsAnErrorOnAllOfThemAtTheStart) {
   });
 }
 
+TEST(Gpus, AreUsedWhereAllRanksSeeThem) {
+  run_as_threads(3, [&](World& world) {
+    EXPECT_TRUE(c10d::all_see_gpus(world, 1 + world.rank()));
+    EXPECT_FALSE(c10d::all_see_gpus(world, 0));
+    const auto error = expect_error(ErrorCode::kConfiguration,
+                                    [&] { c10d::all_see_gpus(world, world.rank() == 1 ? 0 : 2); });
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("1 of 3 ranks see no GPU"), HasSubstr("rank 1")));
+  });
+}
+
 TEST(Gpus, ARankThatCannotJoinTellsTheOthers) {
   const auto store = rendezvous::Store::in_memory();
   run_as_threads(2, [&](World& world) {

@@ -82,6 +82,25 @@ TEST(Init, AProcessByItselfIsAWorldOfOne) {
   expect_sum_of_ranks(world);
 }
 
+TEST(Init, WithGpusIsTheSameWorldWhereThereAreNone) {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // hides those of machines that have some
+  EXPECT_EQ(init_with_gpus().device, kHostMemory);
+  const Listening listening;
+  Processes processes;
+  for (int rank = 0; rank < 3; ++rank) {
+    processes.start([&, rank] {
+      become_rank(rank, 3, listening.port, listening.fd);
+      const GpuWorld joined = init_with_gpus(kPatient);
+      World world = joined.world;
+      EXPECT_EQ(joined.device, kHostMemory);
+      EXPECT_EQ(world.size(), 3);
+      expect_sum_of_ranks(world);
+    });
+  }
+  expect_all_well(processes, 3);
+  unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
 TEST(Init, JoinsTheRanksOfALauncherWithoutARaceForThePort) {
   const Listening listening;
   Processes processes;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "fullshard/comm/c10d/gpus.h"
 #include "fullshard/comm/world.h"
 #include "fullshard/rendezvous/launch_environment.h"
 
@@ -21,5 +22,10 @@ World init(const CommOptions& options = {});
 
 /// The same for a place in the job that is known already.
 World init(const CommOptions& options, const rendezvous::LaunchEnvironment& env);
+
+/// init(), and where GPUs are there with_gpus(), which loads the GPU plugin; where no rank sees a
+/// GPU the world is init()'s. Throws what init() and with_gpus_if_there() throw.
+GpuWorld init_with_gpus(const CommOptions& options = {});
+GpuWorld init_with_gpus(const CommOptions& options, const rendezvous::LaunchEnvironment& env);
 
 }  // namespace fullshard::comm

@@ -14,9 +14,11 @@
 
 #include "comm/c10d/device_group.h"
 #include "comm/c10d/join_gpus.h"
+#include "comm/device/driver.h"
 #include "comm/device/placement.h"
 #include "comm/device/plugin_library.h"
 #include "fullshard/base/error.h"
+#include "fullshard/base/text.h"
 #include "fullshard/comm/mixed.h"
 #include "rendezvous/c10d_store.h"
 
@@ -105,6 +107,32 @@ GpuWorld with_gpus(const World& world, const rendezvous::Store& store, std::opti
   const device::Plugin* plugin =
       or_abort(world, [] { return &device::load_plugin(device::plugin_places(), TORCH_VERSION); });
   return c10d::join_gpus(*plugin, world, store, device);
+}
+
+bool c10d::all_see_gpus(const World& world, int visible) {
+  const std::int64_t own = visible;
+  std::vector<std::int64_t> of_ranks(static_cast<std::size_t>(world.size()));
+  world.group()
+      .all_gather({&own, 1, base::DType::kInt64},
+                  {of_ranks.data(), world.size(), base::DType::kInt64}, {}, {"GPUs", -1})
+      .wait();
+  std::vector<int> without;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (of_ranks[static_cast<std::size_t>(rank)] == 0) without.push_back(rank);
+  }
+  if (without.empty()) return true;
+  if (static_cast<int>(without.size()) == world.size()) return false;
+  throw Error(ErrorCode::kConfiguration,
+              fmt::format("{} of {} ranks see no GPU, which the others do: {}; give a GPU to each, "
+                          "or hide them from all with CUDA_VISIBLE_DEVICES=",
+                          without.size(), world.size(), base::name_ranks(without)),
+              without.front());
+}
+
+GpuWorld with_gpus_if_there(const World& world, const rendezvous::Store& store,
+                            std::optional<int> device) {
+  if (!c10d::all_see_gpus(world, device::count_gpus())) return {world, kHostMemory};
+  return with_gpus(world, store, device);
 }
 
 }  // namespace fullshard::comm

@@ -13,4 +13,8 @@ int choose_gpu(const device::Plugin& plugin, const World& world, std::optional<i
 GpuWorld join_gpus(const device::Plugin& plugin, const World& world, const rendezvous::Store& store,
                    std::optional<int> wanted);
 
+/// Whether all ranks see GPUs, each passing how many it sees; false where none does. Throws as
+/// with_gpus_if_there() where some do.
+bool all_see_gpus(const World& world, int visible);
+
 }  // namespace fullshard::comm::c10d

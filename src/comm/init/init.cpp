@@ -139,22 +139,46 @@ BackendChoice agree(const Store& store, const LaunchEnvironment& env, const Comm
               verdict.substr(text));
 }
 
-}  // namespace
-
-World init(const CommOptions& options) { return init(options, LaunchEnvironment::read()); }
-
-World init(const CommOptions& options, const LaunchEnvironment& env) {
-  if (env.world_size == 1) return single_rank(options);
-  if (env.rank == 0 && !env.store_fd) base::inform(env.describe());
-  const Deadline deadline = Deadline::after(options.timeout);
-  const Store store = open_store(env, options.timeout);
-  switch (agree(store, env, options, deadline)) {
+World make_world(BackendChoice choice, const LaunchEnvironment& env, const Store& store,
+                 const CommOptions& options) {
+  switch (choice) {
     case BackendChoice::kGloo: return make_gloo_world(env.rank, env.world_size, store, options);
     case BackendChoice::kHosts: return make_hosts_world(env.rank, env.world_size, store, options);
     default: break;
   }
   c10d::StoreExchange exchange(store);
   return make_shm_world(env.rank, env.world_size, env.local_rank, exchange, options);
+}
+
+struct Joined {
+  World world;
+  Store store;  // that all its ranks see
+};
+
+Joined join(const CommOptions& options, const LaunchEnvironment& env) {
+  if (env.world_size == 1) return {single_rank(options), Store::in_memory()};
+  if (env.rank == 0 && !env.store_fd) base::inform(env.describe());
+  const Deadline deadline = Deadline::after(options.timeout);
+  Store store = open_store(env, options.timeout);
+  World world = make_world(agree(store, env, options, deadline), env, store, options);
+  return {std::move(world), std::move(store)};
+}
+
+}  // namespace
+
+World init(const CommOptions& options) { return init(options, LaunchEnvironment::read()); }
+
+World init(const CommOptions& options, const LaunchEnvironment& env) {
+  return join(options, env).world;
+}
+
+GpuWorld init_with_gpus(const CommOptions& options) {
+  return init_with_gpus(options, LaunchEnvironment::read());
+}
+
+GpuWorld init_with_gpus(const CommOptions& options, const LaunchEnvironment& env) {
+  const Joined joined = join(options, env);
+  return with_gpus_if_there(joined.world, joined.store.with_prefix("gpus"));
 }
 
 World World::init(const CommOptions& options) { return comm::init(options); }

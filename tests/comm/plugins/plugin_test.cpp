@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "comm/device/driver.h"
 #include "comm/device/placement.h"
 #include "comm/device/plugin_library.h"
 #include "comm/errors.h"
@@ -82,6 +83,17 @@ TEST(Plugin, TheRealOneLoadsWithAllItsLibrariesAndCountsGpus) {
   }
 }
 #endif
+
+TEST(Driver, SaysHowManyGpusThereAre) {
+  const auto count = [](const char* folder) {
+    return device::count_gpus((kPlugins / folder / "libcuda.so").c_str());
+  };
+  EXPECT_EQ(count("two_gpus"), 2);
+  EXPECT_EQ(count("no_gpus"), 0);
+  EXPECT_EQ(count("broken_driver"), 0);
+  EXPECT_EQ(count("nothing_here"), 0);
+  EXPECT_EQ(count("no_symbol"), 0);
+}
 
 TEST(Placement, M11_EachRankOfAHostTakesItsOwnGpu) {
   for (int rank = 0; rank < 4; ++rank) {

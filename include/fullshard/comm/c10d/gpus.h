@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "fullshard/comm/types.h"
 #include "fullshard/comm/world.h"
 #include "fullshard/rendezvous/store.h"
 
@@ -10,7 +11,7 @@ namespace fullshard::comm {
 /// A world whose groups also move memory of GPUs.
 struct GpuWorld {
   World world;
-  int device;  ///< this rank's GPU; what Buffer::device says for memory on it
+  int device;  ///< this rank's GPU: what Buffer::device says for memory on it; kHostMemory for none
 };
 
 /// Collective over `world`: the same ranks with groups that send buffers in host memory where they
@@ -28,5 +29,10 @@ struct GpuWorld {
 /// when NCCL cannot connect.
 GpuWorld with_gpus(const World& world, const rendezvous::Store& store,
                    std::optional<int> device = std::nullopt);
+
+/// The same where GPUs are there; where no rank sees one, `world` itself, and nothing is loaded.
+/// Throws also kConfiguration naming the ranks that see none, where others do.
+GpuWorld with_gpus_if_there(const World& world, const rendezvous::Store& store,
+                            std::optional<int> device = std::nullopt);
 
 }  // namespace fullshard::comm
