@@ -15,18 +15,27 @@ namespace {
 using base::Error;
 using base::ErrorCode;
 
-// What is wrong with the caller's arguments is no matter of other groups.
 bool is_of_the_job(const Error& error) {
   return error.code() == ErrorCode::kTimeout || error.code() == ErrorCode::kPeerLost ||
          error.code() == ErrorCode::kMismatch;
 }
 
+std::optional<Error> failure_of(Group& group) {
+  auto* const pulse = dynamic_cast<shared::Pulse*>(&group);
+  return pulse == nullptr ? std::nullopt : pulse->find_failure();
+}
+
+// What is wrong with the caller's arguments is no matter of other groups, unless the group itself
+// has failed, whatever of.
 template <typename Call>
-auto guarded(Fate& fate, const Group* group, Call call) {
+auto guarded(Fate& fate, Group* group, Call call) {
   try {
     return call();
   } catch (const Error& error) {
-    if (!is_of_the_job(error)) throw;
+    if (!is_of_the_job(error)) {
+      if (const auto failure = failure_of(*group)) fate.fail(*failure);
+      throw;
+    }
     const Error explained = fate.explain(error, group);
     fate.fail(explained);
     throw explained;
@@ -65,14 +74,13 @@ class BoundGroup final : public Group, public shared::Greeter {
   BoundGroup(std::shared_ptr<Fate> fate, std::shared_ptr<Group> group)
       : fate_(std::move(fate)), group_(std::move(group)) {}
 
-  /// Fails all groups of the fate when a rank of this one shows no sign of life.
+  /// Fails all groups of the fate when this one has failed or a rank of it shows no sign of life.
   void watch_pulse() {
     auto* const pulse = dynamic_cast<shared::Pulse*>(group_.get());
     if (pulse == nullptr) return;
-    pulse_watch_ = std::make_unique<PulseWatch>(rank(), *pulse, options().heartbeat_timeout,
-                                                [fate = fate_.get()](const Error& failure) {
-                                                  if (is_of_the_job(failure)) fate->fail(failure);
-                                                });
+    pulse_watch_ = std::make_unique<PulseWatch>(
+        rank(), *pulse, options().heartbeat_timeout,
+        [fate = fate_.get()](const Error& failure) { fate->fail(failure); });
   }
 
   int rank() const override { return group_->rank(); }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -59,14 +60,16 @@ TEST_P(Heartbeats, AStoppedRankIsNamedLongBeforeTheDeadline) {
       watched(seconds(2)));
 }
 
-// Rank 3 of four gets the signal; the others learn of it although they never wait for it.
-void expect_named_in_groups_without_it(Backend backend, int signal, base::Duration heartbeat) {
+/// Rank 3 of four comes to its `end`; the others learn of it although they never wait for it.
+void expect_named_in_groups_without_it(Backend backend, const std::function<void(World&)>& end,
+                                       base::Duration heartbeat,
+                                       ErrorCode code = ErrorCode::kPeerLost) {
   run_ranks_but(
       3, backend, 4,
-      [signal](World& world) {
+      [&](World& world) {
         const Mesh mesh = world.mesh({.replicate = 2});
-        if (world.rank() == 3) raise(signal);
-        const Error error = expect_error(ErrorCode::kPeerLost, [&] {
+        if (world.rank() == 3) end(world);
+        const Error error = expect_error(code, [&] {
           Group& group = world.rank() < 2 ? *mesh.shard : *mesh.replicate;
           while (true) group.barrier({"blocks.0", 1});
         });
@@ -76,12 +79,23 @@ void expect_named_in_groups_without_it(Backend backend, int signal, base::Durati
 }
 
 TEST_P(Heartbeats, AStoppedRankEndsGroupsWithoutIt) {
-  expect_named_in_groups_without_it(GetParam(), SIGSTOP, seconds(2));
+  expect_named_in_groups_without_it(
+      GetParam(), [](World&) { raise(SIGSTOP); }, seconds(2));
 }
 
 // A death is known at once where processes share memory, but only to those who look.
 TEST_P(Heartbeats, ADeathEndsGroupsWithoutTheDead) {
-  expect_named_in_groups_without_it(GetParam(), SIGKILL, seconds(0));
+  expect_named_in_groups_without_it(
+      GetParam(), [](World&) { raise(SIGKILL); }, seconds(0));
+}
+
+// Such as a device that breaks.
+TEST_P(Heartbeats, AFailureOfTheSystemEndsGroupsWithoutIt) {
+  const auto fail = [](World& world) {
+    world.group().fail(Error(ErrorCode::kSystem, "the GPU fell off the bus", 3));
+    pause();
+  };
+  expect_named_in_groups_without_it(GetParam(), fail, seconds(2), ErrorCode::kSystem);
 }
 
 TEST_P(Heartbeats, ARankThatComputesForLongIsNotLost) {
