@@ -95,6 +95,7 @@ class Engine::ShardPager final : public residency::Pager {
   void on_access(residency::PagedStorage& storage, residency::Access access,
                  std::string_view) override {
     if (access != residency::Access::kWrite) return;
+    engine_.require_no_scope();
     // A replicated unit is this rank's own: nobody else can be reading it.
     if (!engine_.units_[static_cast<std::size_t>(storage.index())].replicated()) {
       engine_.begin_update();
@@ -202,7 +203,11 @@ void Engine::make_pager() {
   watch_ = std::make_unique<residency::BackwardWatch>(
       residency::BackwardWatch::Events{.begin = [this] { clear_where_user_did(); },
                                        .end = [this] { end_of_backward(); },
-                                       .abandoned = [this] { reducer_->abandon_round(); }});
+                                       .abandoned =
+                                           [this] {
+                                             clear_where_user_did();
+                                             reducer_->abandon_round();
+                                           }});
   pager_ = std::make_unique<residency::UnitPager>(
       std::move(paged), std::make_unique<ParameterSource>(*this), schedule_options(),
       [this] { return note_backward(); });
@@ -332,16 +337,18 @@ void Engine::with_unit(std::size_t unit, const std::function<void(std::byte*)>& 
   pager_->with_resident(unit, body);
 }
 
+void Engine::require_no_scope() const {
+  if (scope_copies_.empty()) return;
+  throw base::Error(base::ErrorCode::kMisuse,
+                    "an unsharded() scope is open, and closing it would undo this update; close it "
+                    "before an optimizer step or load_state_dict");
+}
+
 // A pass that is never followed by a backward leaves units resident; they hold the old values, and
 // touching them again would not pass the gate.
 void Engine::begin_update() {
   rethrow_kept_error();
-  if (!scope_copies_.empty()) {
-    throw base::Error(
-        base::ErrorCode::kMisuse,
-        "an unsharded() scope is open, and closing it would undo this update; close it "
-        "before an optimizer step or load_state_dict");
-  }
+  require_no_scope();
   if (gate_->is_writing()) return;
   end_step();
   memory_->take_part(gate_->version());

@@ -1,8 +1,10 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 
 #include "fullshard/base/error.h"
+#include "support/networks.h"
 #include "support/training.h"
 
 // K: reading and editing whole parameters.
@@ -65,6 +67,41 @@ TEST(Behaviours, K4_WholeStateInsideAScopeIsWhatTheScopeShows) {
     const StateDict inside = sharded.full_state_dict();
     testing::expect_bitwise_equal(testing::parameters_of(*model), inside);
     EXPECT_THROW(sharded.load_state_dict(inside), base::Error);
+  });
+}
+
+// Closing the scope would undo it, all of it or that of some units.
+TEST(Behaviours, K4_AnUpdateInsideAScopeIsRefusedWhole) {
+  const auto task = testing::gpt_problem(17, 6, 2);
+  const std::vector<FullyShardOptions> choices = {
+      {.sharding_strategy = ShardingStrategy::NO_SHARD},
+      {.rules = {{.pattern = "*norm*", .strategy = ShardingStrategy::NO_SHARD}}},
+      {.rules = {{.pattern = "table.*", .strategy = ShardingStrategy::NO_SHARD}}}};
+  testing::run_both_ways(2, [&](comm::World& world) {
+    for (const FullyShardOptions& sharding : choices) {
+      const auto model = task.build();
+      const auto sharded = fully_shard(model, world.mesh(), sharding);
+      const auto optimizer =
+          testing::stock_optimizer(testing::Optimizer::kSgd, sharded.parameters());
+      const auto rows = testing::rows_of_rank(task.batch(0), world.rank(), world.size());
+      model->loss(rows.x, rows.y).backward();
+      const StateDict before = sharded.full_state_dict();
+      {
+        auto scope = sharded.unsharded(UnshardedMode::kWrite);
+        try {
+          optimizer->step();
+          ADD_FAILURE() << "no error";
+        } catch (const base::Error& error) {
+          EXPECT_EQ(error.code(), base::ErrorCode::kMisuse);
+          EXPECT_THAT(error.what(), ::testing::HasSubstr("an unsharded() scope is open"));
+        }
+        testing::expect_bitwise_equal(testing::parameters_of(*model), before);
+      }
+      testing::expect_bitwise_equal(sharded.full_state_dict(), before);
+      optimizer->step();
+      const StateDict after = sharded.full_state_dict();
+      EXPECT_FALSE(at::equal(after.at("norm.weight"), before.at("norm.weight")));
+    }
   });
 }
 
