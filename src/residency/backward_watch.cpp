@@ -8,8 +8,7 @@ namespace fullshard::residency {
 bool BackwardWatch::note() {
   const int task = torch::autograd::get_current_graph_task_id();
   if (task == -1) return false;
-  const bool is_alive = token_.use_count() > 1;  // the engine's copy goes with the pass
-  if (task == task_ || (task_ != -1 && is_alive)) return true;
+  if (task == task_ || is_inside()) return true;
   if (task_ != -1) events_.abandoned();
   task_ = task;
   torch::autograd::Engine::get_default_engine().queue_callback([this, token = token_] {
@@ -19,5 +18,8 @@ bool BackwardWatch::note() {
   events_.begin();
   return true;
 }
+
+// The engine's copy of the token goes with the pass.
+bool BackwardWatch::is_inside() const { return task_ != -1 && token_.use_count() > 1; }
 
 }  // namespace fullshard::residency

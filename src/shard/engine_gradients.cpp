@@ -9,7 +9,7 @@
 namespace fullshard::shard {
 
 void Engine::zero_grad() {
-  reducer_->discard_unsynchronised();
+  if (!watch_->is_inside()) reducer_->discard_unsynchronised();
   for (state::ShardedTensor& shard : shards_) shard.tensor.mutable_grad() = at::Tensor();
 }
 

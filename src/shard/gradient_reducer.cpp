@@ -1,6 +1,7 @@
 #include "shard/gradient_reducer.h"
 
 #include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
@@ -68,6 +69,7 @@ GradientReducer::GradientReducer(std::vector<FlatUnit>& units, int rank)
 void GradientReducer::begin_round() {
   if (in_round_) return;
   in_round_ = true;
+  has_earlier_ = false;
   ++round_;
   std::fill(begun_.begin(), begun_.end(), false);
   std::fill(handed_over_.begin(), handed_over_.end(), false);
@@ -104,6 +106,7 @@ void GradientReducer::release_unused() {
 
 void GradientReducer::finish_pass() {
   std::fill(remaining_.begin(), remaining_.end(), -1);
+  has_earlier_ = in_round_;
   if (in_round_ && sync_) finish_round();
 }
 
@@ -122,24 +125,39 @@ void GradientReducer::finish_round() {
 
 void GradientReducer::abandon_round() {
   if (!in_round_) return;
-  std::fill(remaining_.begin(), remaining_.end(), -1);
-  if (std::find(handed_over_.begin(), handed_over_.end(), true) == handed_over_.end()) {
-    discard_unsynchronised();
-    return;
+  if (std::find(handed_over_.begin(), handed_over_.end(), true) != handed_over_.end()) {
+    throw base::Error(
+        base::ErrorCode::kMisuse,
+        "a backward pass ended with an exception after some gradients had been handed to "
+        "the other ranks; this rank's gradients cannot be completed, so the job must stop",
+        rank_);
   }
-  throw base::Error(
-      base::ErrorCode::kMisuse,
-      "a backward pass ended with an exception after some gradients had been handed to "
-      "the other ranks; this rank's gradients cannot be completed, so the job must stop",
-      rank_);
+  if (!has_earlier_) return discard_unsynchronised();
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (remaining_[unit] == -1 || !keeps_any(unit)) continue;
+    throw base::Error(
+        base::ErrorCode::kMisuse,
+        fmt::format("a backward pass ended with an exception after it had added gradients of '{}' "
+                    "to those of earlier passes without sync, which cannot be told apart any more; "
+                    "call zero_grad() and begin the step anew",
+                    units_[unit].name),
+        rank_);
+  }
+  std::fill(remaining_.begin(), remaining_.end(), -1);
+}
+
+bool GradientReducer::keeps_any(std::size_t unit) {
+  for (std::size_t i = 0; i < units_[unit].parameters.size(); ++i) {
+    if (kept(unit, i).defined()) return true;
+  }
+  return false;
 }
 
 void GradientReducer::discard_unsynchronised() {
-  const bool in_pass = std::any_of(remaining_.begin(), remaining_.end(),
-                                   [](std::int64_t count) { return count != -1; });
-  if (!in_round_ || in_pass) return;
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (begun_[unit]) forget(unit);
+  std::fill(remaining_.begin(), remaining_.end(), -1);
+  has_earlier_ = false;
+  for (std::size_t unit = 0; unit < units_.size() && in_round_; ++unit) {
+    if (begun_[unit] && !handed_over_[unit]) forget(unit);
   }
 }
 

@@ -70,12 +70,13 @@ class GradientReducer {
   /// one, as in unsharded training.
   void finish_pass();
 
-  /// Forgets what a backward pass that threw has made. Throws base::Error(kMisuse) when it had
-  /// handed gradients to other ranks.
+  /// Forgets what a backward pass that threw has made, but not what passes without sync had left
+  /// before it. Throws base::Error(kMisuse) when it had handed gradients to other ranks, or added
+  /// some to those of earlier passes, until discard_unsynchronised().
   void abandon_round();
 
-  /// Between passes: forgets gradients that passes without sync have left, of all parameters or of
-  /// one.
+  /// Not inside a pass: forgets gradients that passes without sync, or that threw, have left, of
+  /// all parameters or of one.
   void discard_unsynchronised();
   void discard_unsynchronised(std::size_t unit, std::size_t parameter);
   /// Between passes: makes zero what they have left of one parameter.
@@ -147,12 +148,14 @@ class GradientReducer {
   void store_mean(const CompleteUnit& complete, std::byte* mean, double scale);
   void begin_round();
   void finish_round();
+  bool keeps_any(std::size_t unit);
   bool holds_unsynchronised(std::size_t unit) const {
     return in_round_ && begun_[unit] && !handed_over_[unit];
   }
 
   int rank_;
   bool in_round_ = false;
+  bool has_earlier_ = false;  // in this round a pass has left gradients to the next
   bool sync_ = true;
   std::vector<bool> begun_;              // by unit: it was entered in this round
   std::vector<std::int64_t> remaining_;  // by unit: gradients to come in this pass, -1 for all

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -6,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "fullshard/base/error.h"
 #include "support/equality.h"
 #include "support/networks.h"
 #include "support/recomputed.h"
@@ -271,6 +273,77 @@ TEST(AnyModel, ABackwardThatThrowsBeforeItsFirstGradientIsForgotten) {
     EXPECT_THROW(out.sum().backward(), std::exception);
     model.loss(batch.x, batch.y).backward();
   });
+}
+
+// Trains `ranks` ranks with `step`, and one unsharded with `expected`.
+void expect_step_gives(const std::function<void(Stack&, const ShardedModule&, const Batch&)>& step,
+                       const std::function<void(Stack&, const Batch&)>& expected) {
+  const auto reference = std::static_pointer_cast<Stack>(kStack.build());
+  const auto stock = testing::stock_optimizer(testing::Optimizer::kSgd, reference->parameters());
+  expected(*reference, kStack.batch(0));
+  stock->step();
+  const auto on_rank = [&](comm::World& world) {
+    const auto model = std::static_pointer_cast<Stack>(kStack.build());
+    const auto sharded = fully_shard(model, world.mesh());
+    const auto optimizer = testing::stock_optimizer(testing::Optimizer::kSgd, sharded.parameters());
+    step(*model, sharded, testing::rows_of_rank(kStack.batch(0), world.rank(), world.size()));
+    optimizer->step();
+    testing::expect_match(sharded.full_state_dict(), testing::parameters_of(*reference), 1e-10);
+  };
+  testing::run_both_ways(2, on_rank);
+  testing::run_on_hosts(2, 2, on_rank);
+}
+
+// The hook of `of` throws.
+void backward_that_throws(const at::Tensor& of, const at::Tensor& loss) {
+  of.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("hook"); });
+  EXPECT_THROW(loss.backward(), std::exception);
+}
+
+TEST(AnyModel, ABackwardThatThrowsTakesNothingFromThePassesBeforeIt) {
+  expect_step_gives(
+      [](Stack& model, const ShardedModule& sharded, const Batch& rows) {
+        sharded.set_requires_gradient_sync(false);
+        model.loss(rows.x, rows.y).backward();
+        const at::Tensor out = model.decode(model.encode(rows.x));
+        backward_that_throws(out, out.sum());
+        sharded.set_requires_gradient_sync(true);
+        model.loss(rows.y, rows.x).backward();
+      },
+      [](Stack& model, const Batch& batch) {
+        model.loss(batch.x, batch.y).backward();
+        model.loss(batch.y, batch.x).backward();
+      });
+}
+
+// Then nobody can tell what of the sum was the failed pass's.
+TEST(AnyModel, ABackwardThatThrowsAfterItsFirstGradientsSpoilsThoseOfThePassesBeforeIt) {
+  for (const bool by_handle : {true, false}) {
+    expect_step_gives(
+        [&](Stack& model, const ShardedModule& sharded, const Batch& rows) {
+          sharded.set_requires_gradient_sync(false);
+          model.loss(rows.x, rows.y).backward();
+          const at::Tensor loss = model.loss(rows.x, rows.y);
+          backward_that_throws(model.cached, loss);
+          for (int again = 0; again < 2; ++again) {
+            try {
+              model.loss(rows.x, rows.y).backward();
+              ADD_FAILURE() << "no error";
+            } catch (const base::Error& error) {
+              EXPECT_EQ(error.code(), base::ErrorCode::kMisuse);
+              EXPECT_THAT(error.what(), ::testing::HasSubstr("call zero_grad()"));
+            }
+          }
+          if (by_handle) {
+            sharded.zero_grad();
+          } else {
+            model.zero_grad();
+          }
+          sharded.set_requires_gradient_sync(true);
+          model.loss(rows.y, rows.x).backward();
+        },
+        [](Stack& model, const Batch& batch) { model.loss(batch.y, batch.x).backward(); });
+  }
 }
 
 struct SparseTable : testing::Model {

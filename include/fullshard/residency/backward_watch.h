@@ -26,6 +26,9 @@ class BackwardWatch {
   /// Whether this thread is inside a backward pass; registers the pass when it is new.
   bool note();
 
+  /// Whether a pass that was noted goes on, in whatever thread.
+  bool is_inside() const;
+
  private:
   Events events_;
   int task_ = -1;  // the autograd engine's id of the pass noted last, -1 outside
