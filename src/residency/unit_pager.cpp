@@ -110,6 +110,14 @@ bool UnitPager::replace(PagedStorage& storage, std::string_view op, std::size_t 
 
 void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view op) {
   if (pinned()) return;
+  if (access == Access::kWrite && op == "aten::embedding_renorm_") {
+    throw base::Error(
+        base::ErrorCode::kMisuse,
+        fmt::format("an embedding with max_norm changes '{}', which is sharded, in its forward, on "
+                    "each rank in another way; leave that parameter alone by a rule with `ignore`, "
+                    "or limit the norms after the optimizer step",
+                    storage.name()));
+  }
   if (access == Access::kWrite) {
     throw base::Error(
         base::ErrorCode::kMisuse,
@@ -301,6 +309,7 @@ void UnitPager::with_resident(std::size_t unit, const std::function<void(std::by
     body(source_->gather(number));
     return;
   }
+  make_room(number);
   gather(number);
   try {
     body(source_->gather(number));
@@ -309,6 +318,18 @@ void UnitPager::with_resident(std::size_t unit, const std::function<void(std::by
     throw;
   }
   evict(number);
+}
+
+// Outside of any schedule: where the unit does not fit beside what is there, all of that goes.
+void UnitPager::make_room(int unit) {
+  std::int64_t bytes = scheduled_bytes(units_[static_cast<std::size_t>(unit)]);
+  for (std::size_t other = 0; other < units_.size(); ++other) {
+    if (states_[other].resident) bytes += scheduled_bytes(units_[other]);
+  }
+  if (limit_ == 0 || bytes <= limit_) return;
+  close_inference();
+  evict_step();
+  held_.clear();
 }
 
 void UnitPager::gather(int unit) {

@@ -136,6 +136,10 @@ class ShardedSide {
 
   shard::StateDict parameters() { return sharded_.full_state_dict(); }
 
+  std::int64_t bytes_above_limit() const {
+    return limit_ == 0 ? 0 : sharded_.counters().peak_unsharded_bytes - limit_;
+  }
+
  private:
   // With sync_module_states, ranks other than 0 start from something else.
   std::shared_ptr<Net> start(int rank) const {
@@ -149,12 +153,12 @@ class ShardedSide {
     return net;
   }
 
-  shard::ShardedModule make(comm::World& world) const {
+  shard::ShardedModule make(comm::World& world) {
     const comm::Mesh mesh = world.mesh({.replicate = run_.replicate});
     shard::FullyShardOptions options = run_.sharding;
     options.auto_wrap_policy = policy_of(run_.wrap);
     options.keep_gathered = units_kept(mesh, options);
-    if (run_.limit > 0) options.max_unsharded_bytes = limit_in(mesh, options);
+    if (run_.limit > 0) options.max_unsharded_bytes = limit_ = limit_in(mesh, options);
     return shard::fully_shard(net_, mesh, options);
   }
 
@@ -182,6 +186,7 @@ class ShardedSide {
   const Case& run_;
   int rank_;
   std::shared_ptr<Net> net_;
+  std::int64_t limit_ = 0;  // of gathered bytes
   shard::ShardedModule sharded_;
   std::unique_ptr<torch::optim::Optimizer> stock_;
   std::unique_ptr<optim::AdamW> fused_;
@@ -228,6 +233,8 @@ class UnshardedSide {
 
   shard::StateDict parameters() { return testing::parameters_of(*net_); }
 
+  std::int64_t bytes_above_limit() const { return 0; }
+
  private:
   static std::shared_ptr<Net> start(const Case& run) {
     const auto net = build(run.net);
@@ -257,6 +264,7 @@ Outcome train(const Case& run, Side side) {
     side.between(run.after_update[index], pass);
   }
   outcome.parameters = side.parameters();
+  outcome.bytes_above_limit = side.bytes_above_limit();
   return outcome;
 }
 
@@ -309,6 +317,9 @@ std::string difference(const Case& run, const Outcome& actual, const Outcome& ex
     } else if (const double off = worst(found->second, value); !(off <= kTolerance)) {
       text += fmt::format("  {} is off by {:.2e}\n", name, off);
     }
+  }
+  if (actual.bytes_above_limit > 0) {
+    text += fmt::format("  {} bytes more than the limit are gathered\n", actual.bytes_above_limit);
   }
   for (std::size_t step = 0; step < expected.norms.size(); ++step) {
     const double off = std::abs(actual.norms.at(step) - expected.norms[step]);

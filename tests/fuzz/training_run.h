@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,8 @@ namespace fullshard::fuzz {
 /// What a run leaves behind.
 struct Outcome {
   shard::StateDict parameters;
-  std::vector<double> norms;  ///< before clipping, one a step
+  std::vector<double> norms;           ///< before clipping, one a step
+  std::int64_t bytes_above_limit = 0;  ///< most that were gathered at a time
 };
 
 /// Trains the case's model without sharding: the mean of what the ranks would do.

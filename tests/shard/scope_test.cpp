@@ -42,6 +42,21 @@ TEST(Paging, WritingOutsideAScopeSaysWhatToDo) {
   });
 }
 
+TEST(Paging, AnEmbeddingThatChangesItsTableInForwardSaysSo) {
+  comm::World world = comm::single_rank();
+  struct Table : torch::nn::Module {
+    Table() : table(torch::nn::EmbeddingOptions(5, 3).max_norm(0.1)) {
+      register_module("table", table);
+    }
+    torch::nn::Embedding table;
+  };
+  const auto model = std::make_shared<Table>();
+  const auto sharded = fully_shard(model, world.mesh());
+  EXPECT_THAT(
+      message_of([&] { model->table(at::arange(3)); }),
+      ::testing::AllOf(HasSubstr("max_norm changes 'table.weight'"), HasSubstr("`ignore`")));
+}
+
 TEST(Paging, UsingAModelWhoseHandleIsGoneSaysSo) {
   comm::World world = comm::single_rank();
   const auto model = kTask.build();

@@ -100,7 +100,8 @@ class UnitPager final : public Pager {
   void unpin();
   bool pinned() const { return !pinned_memory_.empty(); }
 
-  /// Runs `body` with the unit's memory in place; afterwards the unit is as it was before.
+  /// Runs `body` with the unit's memory in place; afterwards the unit is as it was before. Where it
+  /// does not fit under the limit beside others, those are evicted.
   void with_resident(std::size_t unit, const std::function<void(std::byte*)>& body);
 
   std::size_t size() const { return units_.size(); }
@@ -125,6 +126,7 @@ class UnitPager final : public Pager {
   std::vector<int> foresee(int unit) const;
   bool fits_batch(int unit) const;
   void evict_step();
+  void make_room(int unit);
   void gather(int unit);
   void join_batch(int unit);
   void start_batch();
