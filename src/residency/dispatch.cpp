@@ -30,9 +30,27 @@ Pager& pager_of(const PagedStorage& storage, const std::string& op) {
   return *pager;
 }
 
-// The paged tensors among an operator's arguments.
+// The paged tensors among an operator's arguments. This thread is in use of their pagers from when
+// they are announced, for as long as the object lives.
 class Operands {
  public:
+  Operands() = default;
+  Operands(const Operands&) = delete;
+  Operands& operator=(const Operands&) = delete;
+  ~Operands() {
+    for (Pager* pager : entered_) pager->leave();
+  }
+
+  /// For an operator with this storage among its arguments.
+  Pager& enter(const PagedStorage& storage, const std::string& op) {
+    Pager& pager = pager_of(storage, op);
+    if (std::find(entered_.begin(), entered_.end(), &pager) == entered_.end()) {
+      pager.enter(storage, op);
+      entered_.push_back(&pager);
+    }
+    return pager;
+  }
+
   void add(const c10::IValue& value, Access access) {
     if (value.isTensor()) {
       add(value.toTensor(), access);
@@ -45,7 +63,8 @@ class Operands {
     }
   }
 
-  void announce(const std::string& op) const {
+  void announce(const std::string& op) {
+    for (const PagedStorage* storage : storages_) enter(*storage, op);
     if (are_of_several_units()) {
       const Pager* last = nullptr;
       for (const PagedStorage* storage : storages_) {
@@ -76,6 +95,7 @@ class Operands {
     });
   }
 
+  c10::SmallVector<Pager*, 4> entered_;
   c10::SmallVector<PagedStorage*, 8> storages_;
   c10::SmallVector<Access, 8> accesses_;
 };
@@ -84,14 +104,14 @@ void page_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
   const auto& schema = op.schema();
   const auto& arguments = schema.arguments();
   const std::size_t first = stack->size() - arguments.size();
+  Operands operands;
   if (!arguments.empty() && (*stack)[first].isTensor()) {
     PagedStorage* storage = paged_storage((*stack)[first].toTensor());
-    if (storage != nullptr && pager_of(*storage, schema.name())
+    if (storage != nullptr && operands.enter(*storage, schema.name())
                                   .replace(*storage, schema.name(), arguments.size(), *stack)) {
       return;
     }
   }
-  Operands operands;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto* alias = arguments[i].alias_info();
     const bool writes = alias != nullptr && alias->isWrite();

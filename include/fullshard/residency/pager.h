@@ -1,8 +1,10 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <span>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 namespace c10 {
@@ -19,7 +21,16 @@ enum class Access { kRead, kWrite };
 /// Whoever owns paged storages. Called in the thread that runs the operator, before it runs.
 class Pager {
  public:
+  Pager() = default;
+  Pager(const Pager&) = delete;
+  Pager& operator=(const Pager&) = delete;
   virtual ~Pager() = default;
+
+  /// The calling thread begins to use the pager's tensors, by what `op` names, until as many calls
+  /// of leave(). Throws base::Error(kMisuse) while another thread does: it may be computing with
+  /// memory that this one would have evicted.
+  void enter(const PagedStorage& storage, std::string_view op);
+  void leave() noexcept;
 
   /// Called before on_access, when one operator is given parameters of several units: all operands,
   /// some of which may be another pager's. What on_access brings in for one of them must still be
@@ -35,6 +46,10 @@ class Pager {
   /// arguments at the end of `stack` by its results.
   virtual bool replace(PagedStorage& storage, std::string_view op, std::size_t arguments,
                        std::vector<c10::IValue>& stack);
+
+ private:
+  std::atomic<std::thread::id> user_ = {};  // the thread that has entered, if any
+  int depth_ = 0;                           // of its calls of enter(); only it looks
 };
 
 }  // namespace fullshard::residency
