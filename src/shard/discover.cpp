@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -39,9 +41,12 @@ void check_shardable(const std::string& name, const at::Tensor& tensor) {
 }
 
 std::string name_of(const ParameterRule& rule) {
-  if (rule.module_class.empty()) return fmt::format("'{}'", rule.pattern);
-  if (rule.pattern.empty()) return fmt::format("class '{}'", rule.module_class);
-  return fmt::format("'{}' in class '{}'", rule.pattern, rule.module_class);
+  std::vector<std::string> words;
+  if (rule.of_dtype) words.push_back(c10::toString(*rule.of_dtype));
+  if (!rule.pattern.empty()) words.push_back(fmt::format("'{}'", rule.pattern));
+  if (!rule.pattern.empty() && !rule.module_class.empty()) words.push_back("in");
+  if (!rule.module_class.empty()) words.push_back(fmt::format("class '{}'", rule.module_class));
+  return words.empty() ? "''" : fmt::format("{}", fmt::join(words, " "));
 }
 
 void check_convertible(const FoundParameter& parameter) {
@@ -122,13 +127,16 @@ class Discovery {
     }
   }
 
+  bool matches(const ParameterRule& rule, const FoundParameter& parameter) const {
+    if (rule.of_dtype && rule.of_dtype != parameter.tensor.scalar_type()) return false;
+    return matches(rule, parameter.names);
+  }
+
   bool matches(const ParameterRule& rule, const std::vector<std::string>& names) const {
+    const bool any_name = rule.pattern.empty() && (rule.of_dtype || !rule.module_class.empty());
     return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      if (!rule.module_class.empty()) {
-        if (!is_in_class(name, rule)) return false;
-        if (rule.pattern.empty()) return true;
-      }
-      return base::matches_glob(rule.pattern, name);
+      if (!rule.module_class.empty() && !is_in_class(name, rule)) return false;
+      return any_name || base::matches_glob(rule.pattern, name);
     });
   }
 
@@ -148,12 +156,13 @@ class Discovery {
     for (FoundParameter& parameter : unit.parameters) {
       const auto rule =
           std::find_if(options_.rules.begin(), options_.rules.end(),
-                       [&](const ParameterRule& one) { return matches(one, parameter.names); });
+                       [&](const ParameterRule& one) { return matches(one, parameter); });
       if (rule != options_.rules.end()) parameter.rule = &*rule;
       const bool ignored = parameter.rule != nullptr && parameter.rule->ignore;
       if (!ignored) {
         check_shardable(parameter.names.front(), parameter.tensor);
         check_convertible(parameter);
+        check_apart(parameter);
       }
       const bool is_anothers = ignored && residency::paged_storage(parameter.tensor) != nullptr;
       if (!is_anothers) (ignored ? ignored_ : kept).push_back(std::move(parameter));
@@ -161,10 +170,51 @@ class Discovery {
     unit.parameters = std::move(kept);
   }
 
+  // Two tensors over one memory, for instance tied by set_data, would each get memory of its own.
+  void check_apart(const FoundParameter& parameter) {
+    const at::Tensor& tensor = parameter.tensor;
+    if (tensor.numel() == 0) return;
+    const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+    std::int64_t last = 0;  // element, from the first
+    for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+    const std::uintptr_t end =
+        begin +
+        static_cast<std::uintptr_t>((last + 1) * static_cast<std::int64_t>(tensor.element_size()));
+    const auto next = memory_.lower_bound(begin + 1);  // by its end
+    if (next != memory_.end() && next->second.begin < end) {
+      throw base::Error(
+          base::ErrorCode::kInvalidArgument,
+          fmt::format(
+              "parameters '{}' and '{}' are two tensors over one memory, and sharding would "
+              "untie them; register one tensor under both names",
+              next->second.name, parameter.names.front()));
+    }
+    memory_[end] = {begin, parameter.names.front()};
+  }
+
   void check_rules() const {
     for (const ParameterRule& rule : options_.rules) {
-      if (!matches(rule, names_)) throw no_such_parameter(rule);
+      const bool is_used = std::any_of(units_.begin(), units_.end(), [&](const FoundUnit& unit) {
+        return std::any_of(
+            unit.parameters.begin(), unit.parameters.end(),
+            [&](const FoundParameter& parameter) { return matches(rule, parameter); });
+      });
+      if (!is_used) throw matches(rule, names_) ? no_such_dtype(rule) : no_such_parameter(rule);
     }
+  }
+
+  base::Error no_such_dtype(const ParameterRule& rule) const {
+    std::set<std::string> there;
+    for (const FoundUnit& unit : units_) {
+      for (const FoundParameter& parameter : unit.parameters) {
+        if (matches(rule, parameter.names)) {
+          there.insert(c10::toString(parameter.tensor.scalar_type()));
+        }
+      }
+    }
+    return {base::ErrorCode::kInvalidArgument,
+            fmt::format("the rule for {} matches no parameter; what it is about is of {}",
+                        name_of(rule), fmt::join(there, " and "))};
   }
 
   base::Error no_such_parameter(const ParameterRule& rule) const {
@@ -234,6 +284,11 @@ class Discovery {
   std::unordered_map<std::string, std::vector<const ModelNode*>> holders_;
   std::unordered_map<std::string, std::size_t> unit_of_module_;
   std::unordered_map<const c10::TensorImpl*, std::pair<std::size_t, std::size_t>> places_;
+  struct Memory {
+    std::uintptr_t begin;
+    std::string name;  // of the parameter there
+  };
+  std::map<std::uintptr_t, Memory> memory_;  // of those to be sharded, by its end
 };
 
 }  // namespace

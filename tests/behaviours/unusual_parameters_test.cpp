@@ -1,6 +1,8 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "fullshard/base/error.h"
 #include "fullshard/optim/adamw.h"
 #include "fullshard/optim/state_bytes.h"
 #include "support/equality.h"
@@ -270,8 +272,10 @@ struct Repeated : testing::Model {
   torch::nn::ModuleList layers;
 };
 
+const Problem kRepeated = testing::problem_of<Repeated>(4, 4);
+
 TEST(Behaviours, E1_AModuleUnderSeveralNames) {
-  const Problem task = testing::problem_of<Repeated>(4, 4);
+  const Problem& task = kRepeated;
   testing::expect_equal_training(task, {.ranks = 3});
   comm::run_as_threads(2, [&](comm::World& world) {
     const auto model = task.build();
@@ -281,6 +285,48 @@ TEST(Behaviours, E1_AModuleUnderSeveralNames) {
     const StateDict state = sharded.full_state_dict();
     EXPECT_TRUE(state.at("layers.2.weight").is_same(state.at("alias.weight")));
   });
+}
+
+// Sharded, each would get memory of its own.
+TEST(Behaviours, E1_TensorsTiedByTheirMemoryAreAnError) {
+  comm::World world = comm::single_rank();
+  for (const std::int64_t rows : {4, 3}) {
+    const auto model = kRepeated.build();
+    auto& net = static_cast<Repeated&>(*model);
+    net.other->weight.set_data(net.layer->weight.detach().narrow(0, 4 - rows, rows));
+    try {
+      fully_shard(model, world.mesh());
+      ADD_FAILURE() << "no error";
+    } catch (const base::Error& error) {
+      EXPECT_EQ(error.code(), base::ErrorCode::kInvalidArgument);
+      EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("'layers.0.weight'"),
+                                                 ::testing::HasSubstr("'layers.3.weight'"),
+                                                 ::testing::HasSubstr("one memory")));
+    }
+    EXPECT_NO_THROW(net.layer->weight.sum().item());  // as it was
+  }
+}
+
+// As where all parameters of a model are cut from one run of memory.
+TEST(Behaviours, E1_TensorsSideBySideInOneMemoryAreNotTied) {
+  Problem task = kRepeated;
+  task.build = [] {
+    const auto model = kRepeated.build();
+    const at::NoGradGuard no_grad;
+    const auto parameters = testing::unique_parameters(*model);
+    std::int64_t count = 0;
+    for (const at::Tensor& parameter : parameters) count += parameter.numel();
+    const at::Tensor flat = at::empty({count}, at::kDouble);
+    std::int64_t begin = 0;
+    for (at::Tensor parameter : parameters) {
+      const at::Tensor part = flat.narrow(0, begin, parameter.numel()).view(parameter.sizes());
+      part.copy_(parameter);
+      parameter.set_data(part);
+      begin += parameter.numel();
+    }
+    return model;
+  };
+  testing::expect_equal_training(task, {.ranks = 2});
 }
 
 struct ChannelsLast : testing::Model {

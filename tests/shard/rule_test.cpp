@@ -103,6 +103,32 @@ TEST(Rule, OnlyFloatingPointIsConverted) {
               HasSubstr("from Int to Float"));
 }
 
+TEST(Rule, ByDtypeChoosesTheStrategy) {
+  comm::World world = comm::single_rank();
+  const auto table = [&](const ParameterRule& rule) {
+    return fully_shard(mixed_problem(true).build(), world.mesh(), {.rules = {rule}}).describe();
+  };
+  const auto whole = ShardingStrategy::NO_SHARD;
+  const std::string floats = table({.of_dtype = at::kFloat, .strategy = whole});
+  EXPECT_THAT(floats, HasSubstr("first.weight  [10, 6]  all ranks"));
+  EXPECT_THAT(floats, Not(HasSubstr("second.weight  [4, 10]  all ranks")));
+  const std::string doubles =
+      table({.pattern = "*.weight", .of_dtype = at::kDouble, .strategy = whole});
+  EXPECT_THAT(doubles, Not(HasSubstr("first.weight  [10, 6]  all ranks")));
+  EXPECT_THAT(doubles, HasSubstr("second.weight  [4, 10]  all ranks"));
+  EXPECT_THAT(doubles, Not(HasSubstr("second.bias  [4]  all ranks")));
+}
+
+TEST(Rule, OfADtypeThatIsNotThereSaysWhichAre) {
+  const auto model = mixed_problem(true).build();
+  EXPECT_THAT(refusal(model, {.of_dtype = at::kBFloat16}),
+              HasSubstr("the rule for BFloat16 matches no parameter; what it is about is of Double "
+                        "and Float"));
+  EXPECT_THAT(refusal(model, {.pattern = "second.*", .of_dtype = at::kFloat}),
+              HasSubstr("the rule for Float 'second.*' matches no parameter; what it is about is "
+                        "of Double"));
+}
+
 std::string tied_table(const std::vector<ParameterRule>& rules) {
   comm::World world = comm::single_rank();
   const auto task = testing::gpt_problem(17, 6, 1, /*tied=*/true);

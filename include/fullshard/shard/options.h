@@ -26,9 +26,9 @@ enum class ShardingStrategy {
   SHARD_OPTIMIZER_ONLY,  ///< parameters stay gathered for good; one gather after each update
 };
 
-/// What holds for the parameters whose dotted names match a pattern, or which are in a module of a
-/// class; given both, for those with both. A tied parameter has several names, in modules of their
-/// own, and matches by any of them.
+/// What holds for the parameters whose dotted names match a pattern, which are in a module of a
+/// class, or of a dtype; given several of these, for those with all. A tied parameter has several
+/// names, in modules of their own, and matches by any of them.
 struct ParameterRule {
   std::string pattern;  ///< `*` any run of characters, `?` any one; empty: any name
   /// Of a module that holds the parameter, itself or in a module inside it, as is_of_class()
@@ -36,6 +36,8 @@ struct ParameterRule {
   std::string module_class = {};
   /// Says instead whether a C++ module is of the class; rule_for() sets it. Absent: by name.
   bool (*is_instance)(const torch::nn::Module&) = nullptr;
+  /// Of the parameter as it is before it is sharded; absent: any.
+  std::optional<at::ScalarType> of_dtype = std::nullopt;
   std::optional<ShardingStrategy> strategy;  ///< absent: the model's
   std::optional<layout::Atom> atom;          ///< where it may be cut; absent: at any element
   std::int64_t group = 1;  ///< with kRow and kColumn: rows or columns of one head, one expert
