@@ -123,7 +123,7 @@ void SharedReducer::hold(std::size_t unit, std::size_t parameter, const at::Tens
   const at::ScalarType dtype = units_[unit].dtype();
   const bool here = memory_->offset_of(dense.const_data_ptr()) != kNone;
   if (here && owned && dense.is_contiguous() && dense.scalar_type() == dtype) {
-    held = dense.detach();
+    held = dense;
   } else {
     held = place_for_copy(unit, parameter, dense.sizes());
     held.copy_(dense);
