@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,6 +16,8 @@ namespace fullshard::comm {
 /// without that they would know only that this rank has left. Any thread may call.
 class Fate : public std::enable_shared_from_this<Fate> {
  public:
+  Fate();
+
   /// The same group, bound to this fate; so are its subgroups. The first one is the world's.
   std::shared_ptr<Group> bind(const std::shared_ptr<Group>& group);
 
@@ -23,6 +26,12 @@ class Fate : public std::enable_shared_from_this<Fate> {
   /// answer. May wait for answers for a short time.
   base::Error explain(const base::Error& error, const Group* group);
 
+  /// Why one of the groups can no longer be used, if so, on whichever thread that was found.
+  std::optional<base::Error> find_failure();
+
+  /// The group is about to end: once this has returned, find_failure() does not look at it.
+  void forget(Group& group) noexcept;
+
   /// Never block, never throw.
   void fail(const base::Error& failure) noexcept;
   void abort(std::string_view reason) noexcept;
@@ -30,8 +39,9 @@ class Fate : public std::enable_shared_from_this<Fate> {
  private:
   std::vector<std::shared_ptr<Group>> living() noexcept;
 
-  std::mutex mutex_;  // guards what follows; held while nothing else is
-  std::vector<std::weak_ptr<Group>> groups_;
+  int process_;
+  std::mutex mutex_;  // guards what follows; taken before any lock of a group
+  std::map<Group*, std::weak_ptr<Group>> groups_;
   std::weak_ptr<Group> world_;
   bool is_empty_ = true;
   std::optional<base::Error> failure_;  // for groups that come later

@@ -59,10 +59,12 @@ class PulseWatch::Silences {
 };
 
 PulseWatch::PulseWatch(int rank, shared::Pulse& pulse, Duration timeout,
+                       std::function<std::optional<base::Error>()> find_failure,
                        std::function<void(const base::Error&)> report)
     : rank_(rank),
       pulse_(pulse),
       timeout_(timeout),
+      find_failure_(std::move(find_failure)),
       report_(std::move(report)),
       process_(getpid()),
       sleeper_(std::make_unique<Sleeper>()) {
@@ -89,8 +91,8 @@ bool PulseWatch::stopping_after(Duration pause) {
   return sleeper_->changed.wait_for(lock, pause, [this] { return sleeper_->stopping; });
 }
 
-std::optional<base::Error> PulseWatch::find_failure(Silences& silences) {
-  if (auto failure = pulse_.find_failure()) return failure;
+std::optional<base::Error> PulseWatch::find_trouble(Silences& silences) {
+  if (auto failure = find_failure_()) return failure;
   if (timeout_ <= Duration::zero()) return std::nullopt;
   const auto silent = silences.update(pulse_.beats());
   if (!silent) return std::nullopt;
@@ -109,7 +111,7 @@ void PulseWatch::run() {
   do {
     try {
       pulse_.beat();
-      if (const auto failure = find_failure(silences)) return report_(*failure);
+      if (const auto failure = find_trouble(silences)) return report_(*failure);
     } catch (const std::exception&) {
       // There is no memory to look with; perhaps next time.
     }

@@ -15,14 +15,15 @@ namespace fullshard::comm {
 
 /// Keeps this rank's pulse going, and reports a rank whose pulse has stopped: a process that is
 /// stopped or starved, or a host that is frozen or cannot be reached any more though no connection
-/// broke. Reports a failure of the group as well, of which a rank that uses other groups only would
-/// not hear. A thread of its own does all this, for as long as the object lives.
+/// broke. Reports failures as well that are known to a group but not to a rank which uses others. A
+/// thread of its own does all this, for as long as the object lives.
 class PulseWatch {
  public:
-  /// `rank` is this one. `report` is called once at most, by the thread, with the group's
-  /// failure or an error kPeerLost that names the rank which has shown nothing for `timeout`, as
-  /// long as that is not zero; it must not block.
+  /// `rank` is this one. The thread calls `find_failure` again and again, and `report` once at
+  /// most, with what that found or an error kPeerLost that names the rank which has shown nothing
+  /// for `timeout`, as long as that is not zero. Neither may block.
   PulseWatch(int rank, shared::Pulse& pulse, base::Duration timeout,
+             std::function<std::optional<base::Error>()> find_failure,
              std::function<void(const base::Error&)> report);
 
   /// In a process that was forked off the one which made it, where its thread is not, does nothing
@@ -42,12 +43,13 @@ class PulseWatch {
   };
 
   void run();
-  std::optional<base::Error> find_failure(Silences& silences);
+  std::optional<base::Error> find_trouble(Silences& silences);
   bool stopping_after(base::Duration pause);
 
   int rank_;
   shared::Pulse& pulse_;
   base::Duration timeout_;
+  std::function<std::optional<base::Error>()> find_failure_;
   std::function<void(const base::Error&)> report_;
   int process_;
   std::unique_ptr<Sleeper> sleeper_;

@@ -110,6 +110,23 @@ TEST(Gloo, ErrorsInTheBackgroundAreKeptForEveryWait) {
   });
 }
 
+// Ranks 2 and 3 do not come before ranks 0 and 1 have left, which wait for them in other groups
+// than the one that has failed.
+TEST(Gloo, WhatFailsInTheBackgroundEndsTheWaitsInOtherGroups) {
+  const SharedFlags failed(4);
+  run_threads(4, [&](World& world) {
+    const Mesh mesh = world.mesh({.replicate = 2});
+    if (world.rank() >= 2) {
+      failed.await(world.rank() - 2);
+      return;
+    }
+    Values values(DType::kFloat32, world.rank() == 0 ? 4 : 5);
+    const Work work = mesh.shard->all_reduce(values.buffer(), ReduceOp::kSum, {"blocks.1", 1});
+    expect_error(ErrorCode::kMismatch, [&] { mesh.replicate->barrier({"blocks.0", 1}); });
+    failed.set(world.rank(), 1);
+  });
+}
+
 TEST(Gloo, AnExceptionWithAnOperationUnderWayFreesTheOthers) {
   const SharedFlags gave_up(1);
   run_threads(2, [&](World& world) {

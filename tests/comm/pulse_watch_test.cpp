@@ -79,10 +79,16 @@ class Reports {
   std::atomic<int> count_ = 0;
 };
 
+std::unique_ptr<PulseWatch> watch_pulse(MadeUpPulse& pulse, base::Duration timeout,
+                                        Reports& reports) {
+  return std::make_unique<PulseWatch>(
+      0, pulse, timeout, [&pulse] { return pulse.find_failure(); }, reports.function());
+}
+
 TEST(PulseWatch, ReportsARankThatShowsNothingAnyMoreOnce) {
   MadeUpPulse pulse;
   Reports reports;
-  const PulseWatch watch(0, pulse, kTimeout, reports.function());
+  const auto watch = watch_pulse(pulse, kTimeout, reports);
   std::this_thread::sleep_for(3 * kTimeout / 2);
   EXPECT_EQ(reports.count(), 0);
   EXPECT_GT(pulse.own_beats(), 1);
@@ -97,7 +103,7 @@ TEST(PulseWatch, ReportsARankThatShowsNothingAnyMoreOnce) {
 TEST(PulseWatch, ReportsAFailureOfTheGroup) {
   MadeUpPulse pulse;
   Reports reports;
-  const PulseWatch watch(0, pulse, kTimeout, reports.function());
+  const auto watch = watch_pulse(pulse, kTimeout, reports);
   pulse.fail();
   reports.await();
   EXPECT_THAT(reports.text(), HasSubstr("it gave up"));
@@ -106,7 +112,7 @@ TEST(PulseWatch, ReportsAFailureOfTheGroup) {
 TEST(PulseWatch, DoesNotMissARankThatHasLeft) {
   MadeUpPulse pulse;
   Reports reports;
-  const PulseWatch watch(0, pulse, kTimeout, reports.function());
+  const auto watch = watch_pulse(pulse, kTimeout, reports);
   pulse.await_beats(3);
   pulse.leave();
   std::this_thread::sleep_for(3 * kTimeout);
@@ -116,7 +122,7 @@ TEST(PulseWatch, DoesNotMissARankThatHasLeft) {
 TEST(PulseWatch, MissesNobodyWithoutATimeoutButReportsFailures) {
   MadeUpPulse pulse;
   Reports reports;
-  const PulseWatch watch(0, pulse, kNever, reports.function());
+  const auto watch = watch_pulse(pulse, kNever, reports);
   pulse.stop();
   pulse.await_beats(3);
   EXPECT_EQ(reports.count(), 0);
@@ -128,7 +134,7 @@ TEST(PulseWatch, MissesNobodyWithoutATimeoutButReportsFailures) {
 TEST(PulseWatch, IsLeftAloneInAForkOfItsProcess) {
   MadeUpPulse pulse;
   Reports reports;
-  auto watch = std::make_unique<PulseWatch>(0, pulse, kTimeout, reports.function());
+  auto watch = watch_pulse(pulse, kTimeout, reports);
   pulse.await_beats(1);
   const pid_t child = fork();
   ASSERT_GE(child, 0);
@@ -148,7 +154,7 @@ TEST(PulseWatch, EndsAtOnce) {
   MadeUpPulse pulse;
   Reports reports;
   const auto begin = base::Clock::now();
-  { const PulseWatch watch(0, pulse, std::chrono::hours(1), reports.function()); }
+  { const auto watch = watch_pulse(pulse, std::chrono::hours(1), reports); }
   EXPECT_LT(base::seconds(base::Clock::now() - begin), 2.0);
   EXPECT_TRUE(pulse.is_at_rest());
 }
