@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -58,29 +59,38 @@ TEST(Behaviours, A1_FrozenUnitsAreFreedInBackward) {
   });
 }
 
-TEST(Behaviours, A3_ForwardOnlyCallsLeaveOneUnitAtMost) {
+// Documented: without gradients the unit touched last stays, and the `prefetch` units that followed
+// it the last time.
+void expect_one_unit_left(comm::World& world, std::optional<int> prefetch) {
   const auto task = testing::gpt_problem(64, 32, 2);
-  comm::run_as_threads(2, [&](comm::World& world) {
-    const auto model = task.build();
-    const auto sharded = fully_shard(model, world.mesh());
-    const auto batch = task.batch(0);
-    const at::NoGradGuard no_grad;
-    const at::Tensor block_input = at::randn({2, 8, 32}, at::kDouble);
-    const auto bytes_of = [&](std::string_view name) {
-      for (const UnitCounters& unit : sharded.counters().units) {
-        if (unit.name == name) return unit.bytes;
-      }
-      return std::int64_t{-1};
-    };
-    for (int i = 0; i < 10; ++i) {
-      // Documented: without gradients the unit touched last stays.
-      testing::run_block(*model, 0, block_input);
-      EXPECT_EQ(sharded.counters().live_unsharded_bytes, bytes_of("blocks.0"));
-      model->loss(batch.x, batch.y);
-      EXPECT_EQ(sharded.counters().live_unsharded_bytes, bytes_of("(root)"));
+  const auto model = task.build();
+  const auto sharded = fully_shard(model, world.mesh(), {.forward_prefetch = prefetch});
+  const bool is_ahead = prefetch.value_or(world.group().shares_memory() ? 0 : 1) > 0;
+  const auto batch = task.batch(0);
+  const at::NoGradGuard no_grad;
+  const at::Tensor block_input = at::randn({2, 8, 32}, at::kDouble);
+  const auto bytes_of = [&](std::string_view name) {
+    for (const UnitCounters& unit : sharded.counters().units) {
+      if (unit.name == name) return unit.bytes;
     }
-    sharded.release();
-    EXPECT_EQ(sharded.counters().live_unsharded_bytes, 0);
+    return std::int64_t{-1};
+  };
+  for (int i = 0; i < 10; ++i) {
+    testing::run_block(*model, 0, block_input);
+    EXPECT_EQ(sharded.counters().live_unsharded_bytes,
+              bytes_of("blocks.0") + (is_ahead && i > 0 ? bytes_of("blocks.1") : 0));
+    model->loss(batch.x, batch.y);
+    EXPECT_EQ(sharded.counters().live_unsharded_bytes,
+              bytes_of("(root)") + (is_ahead ? bytes_of("blocks.0") : 0));
+  }
+  sharded.release();
+  EXPECT_EQ(sharded.counters().live_unsharded_bytes, 0);
+}
+
+TEST(Behaviours, A3_ForwardOnlyCallsLeaveOneUnitAtMost) {
+  testing::run_both_ways(2, [](comm::World& world) {
+    expect_one_unit_left(world, std::nullopt);
+    expect_one_unit_left(world, 0);
   });
 }
 

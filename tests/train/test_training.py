@@ -158,6 +158,7 @@ def test_a_signal_stops_all_ranks_cleanly(runs, signal_number, code):
     out, errors = job.communicate(timeout=90)
     assert job.returncode == code, errors
     assert "stopped" in out + errors
+    assert "had to be killed" not in errors
     assert not any(alive(pid) for pid in pids)
 
 
