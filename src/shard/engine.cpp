@@ -337,6 +337,12 @@ void Engine::with_unit(std::size_t unit, const std::function<void(std::byte*)>& 
   pager_->with_resident(unit, body);
 }
 
+void Engine::take_part() {
+  if (!options_.dynamic) return;
+  end_update();
+  memory_->take_part(gate_->version());
+}
+
 void Engine::require_no_scope() const {
   if (scope_copies_.empty()) return;
   throw base::Error(base::ErrorCode::kMisuse,

@@ -47,6 +47,10 @@ class Engine {
   /// Runs `body` with a unit's whole memory in place, then evicts it again if it was absent.
   void with_unit(std::size_t unit, const std::function<void(std::byte*)>& body);
 
+  /// Before a collective of all ranks: with `dynamic`, does this rank's part of the gathers that
+  /// others may have begun.
+  void take_part();
+
   /// Lets this rank change its own shards: waits until no rank reads the old values.
   void begin_update();
 

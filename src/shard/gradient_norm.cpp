@@ -49,6 +49,7 @@ void check_norm_type(double p) {
 double global_grad_norm(Engine& engine, double norm_type) {
   check_norm_type(norm_type);
   const at::NoGradGuard no_grad;
+  engine.take_part();
   const bool infinite = std::isinf(norm_type);
   double sharded = partial_norm(gradients(engine, /*replicated=*/false), norm_type);
   // Where replicas divide updates, gradients are divided over all ranks.

@@ -20,8 +20,10 @@ namespace {
 // that gathers of other calls, which may happen to be alike, are not taken for those of this one;
 // errors of other ranks' making say which call of this one's they ended.
 template <typename Call>
-auto together(const comm::Mesh& mesh, const char* name, Call call) {
+auto together(Engine& engine, const char* name, Call call) {
+  const comm::Mesh& mesh = engine.mesh();
   try {
+    engine.take_part();
     if (!mesh.all->shares_memory()) mesh.all->barrier({name, -1});
     return call();
   } catch (const base::Error& error) {
@@ -82,12 +84,11 @@ void ShardedModule::set_requires_gradient_sync(bool sync) const {
 UnshardedScope ShardedModule::unsharded(UnshardedMode mode) const { return {engine_, mode}; }
 
 StateDict ShardedModule::full_state_dict(bool rank0_only) const {
-  return together(engine_->mesh(), "full_state_dict",
-                  [&] { return gather_state(*engine_, rank0_only); });
+  return together(*engine_, "full_state_dict", [&] { return gather_state(*engine_, rank0_only); });
 }
 
 LoadReport ShardedModule::load_state_dict(const StateDict& state, bool strict) const {
-  return together(engine_->mesh(), "load_state_dict",
+  return together(*engine_, "load_state_dict",
                   [&] { return scatter_state(*engine_, state, strict); });
 }
 

@@ -229,6 +229,33 @@ struct Turns : testing::Model {
   std::size_t step = 0;
 };
 
+// After an update, rank 1 alone reads what it has made; then all ranks do something together.
+TEST(Dynamic, APassOfOneRankMayComeBeforeACallOfAll) {
+  const Problem task = testing::problem_of<Turns>(4, 4);
+  const StateDict expected = testing::train_reference(task, {.steps = 1});
+  testing::run_over_gloo(3, [&](comm::World& world) {
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, world.mesh(),
+                                     {.auto_wrap_policy = wrap_named({"a", "b"}), .dynamic = true});
+    testing::train_steps(*model, sharded, world, task, {.steps = 1});
+    const auto read_alone = [&] {
+      if (world.rank() == 1) static_cast<Turns&>(*model).units[1](at::ones({2, 4}, at::kDouble));
+    };
+    read_alone();
+    EXPECT_GT(sharded.grad_norm(), 0);
+    const StateDict trained = sharded.full_state_dict();
+    testing::expect_match(trained, expected, 1e-10);
+    sharded.load_state_dict(trained);
+    read_alone();
+    testing::expect_bitwise_equal(sharded.full_state_dict(), trained);
+    sharded.load_state_dict(trained);
+    read_alone();
+    sharded.load_state_dict(trained);
+    read_alone();
+    sharded.unsharded();
+  });
+}
+
 TEST(Behaviours, E7_UnitsThatAreUnusedInAStep) {
   const Problem task = testing::problem_of<Turns>(4, 4);
   constexpr std::int64_t kSteps = 6;
