@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "fullshard/base/error.h"
 #include "support/equality.h"
@@ -29,9 +32,10 @@ ShardedModule sharded_by(ShardingStrategy strategy, const std::shared_ptr<testin
   return fully_shard(model, world.mesh({.replicate = replicas}), {.sharding_strategy = strategy});
 }
 
-void expect_step_is_an_error(torch::optim::Optimizer& wrong) {
+void expect_step_is_an_error(torch::optim::Optimizer& wrong,
+                             const torch::optim::Optimizer::LossClosure& closure = nullptr) {
   try {
-    wrong.step();
+    wrong.step(closure);
     ADD_FAILURE() << "stepped without an error";
   } catch (const base::Error& error) {
     EXPECT_NE(std::string(error.what()).find("sharded.parameters()"), std::string::npos);
@@ -100,6 +104,34 @@ INSTANTIATE_TEST_SUITE_P(Behaviours, OptimizerMadeLate,
                                                               testing::Optimizer::kAdam,
                                                               testing::Optimizer::kAdamW),
                                             ::testing::ValuesIn(kEveryStrategy)));
+
+TEST(Behaviours, B4_WhateverTheOptimizerOnTheModulesParameters) {
+  using Parameters = std::vector<at::Tensor>;
+  const std::vector<std::function<std::unique_ptr<torch::optim::Optimizer>(Parameters)>> makers = {
+      [](Parameters p) { return std::make_unique<torch::optim::RMSprop>(std::move(p)); },
+      [](Parameters p) { return std::make_unique<torch::optim::Adagrad>(std::move(p)); },
+      [](Parameters p) { return std::make_unique<torch::optim::LBFGS>(std::move(p)); }};
+  const Problem task = testing::mlp_problem({4, 4, 4});
+  const StateDict start = testing::parameters_of(*task.build());
+  testing::run_both_ways(2, [&](comm::World& world) {
+    for (const auto& make : makers) {
+      const auto model = task.build();
+      const auto before = make(model->parameters());
+      const auto sharded = fully_shard(model, world.mesh());
+      const auto after = make(model->parameters());
+      const Batch batch = rows_of_rank(task.batch(0), world.rank(), world.size());
+      for (torch::optim::Optimizer* wrong : {before.get(), after.get()}) {
+        expect_step_is_an_error(*wrong, [&] {
+          wrong->zero_grad();
+          at::Tensor loss = model->loss(batch.x, batch.y);
+          loss.backward();
+          return loss;
+        });
+        testing::expect_bitwise_equal(sharded.full_state_dict(), start);
+      }
+    }
+  });
+}
 
 TEST(Behaviours, B4_ConvertingAShardedModelIsAnError) {
   const Problem task = testing::mlp_problem({4, 4, 4});
