@@ -1,3 +1,4 @@
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <execinfo.h>
 #include <gtest/gtest.h>
 #include <link.h>
@@ -16,6 +17,7 @@
 
 #include "fullshard/optim/adamw.h"
 #include "fullshard/residency/paged_storage.h"
+#include "support/networks.h"
 #include "support/training.h"
 
 // What the engine allocates in a step. ATen and autograd allocate too, on the same thread, so the
@@ -217,6 +219,58 @@ TEST(Allocation, ATrainingStepMakesNoneOfTheEngines) {
       }
     });
   }
+}
+
+// Counts what this thread takes from libtorch's allocator while it lives.
+class TensorMemory final : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    if (bytes > 0) ++count;
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  long count = 0;
+};
+
+long tensors_made_by(const std::function<void()>& body) {
+  const auto memory = std::make_shared<TensorMemory>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, memory);
+  body();
+  return memory->count;
+}
+
+// Where ranks send messages, buffers are used again. What autograd makes is made unsharded too.
+TEST(Allocation, OverMessagesATrainingStepMakesNoBuffers) {
+  const at::Tensor x = at::ones({64, kDim});
+  const auto tensors_a_step = [&](Net& net, torch::optim::Optimizer& optimizer) {
+    return tensors_made_by([&] {
+      net.forward(x).sum().backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    });
+  };
+  const auto plain = std::make_shared<Net>();
+  torch::optim::SGD stock(plain->parameters(), torch::optim::SGDOptions(0.01));
+  tensors_a_step(*plain, stock);
+  const long expected = tensors_a_step(*plain, stock);
+  ASSERT_GT(expected, 0);
+  const std::vector<FullyShardOptions> choices = {{.auto_wrap_policy = kUnits},
+                                                  {.auto_wrap_policy = kUnits,
+                                                   .gather_bucket_bytes = 2 * kUnitBytes,
+                                                   .reduce_bucket_bytes = 2 * kUnitBytes},
+                                                  {.auto_wrap_policy = kUnits, .dynamic = true}};
+  testing::run_over_gloo(2, [&](comm::World& world) {
+    for (const FullyShardOptions& sharding : choices) {
+      const auto net = std::make_shared<Net>();
+      const auto sharded = fully_shard(net, world.mesh(), sharding);
+      torch::optim::SGD optimizer(sharded.parameters(), torch::optim::SGDOptions(0.01));
+      // The memory of each unit's reduced gradients comes and goes with the shards' .grad.
+      const long units = static_cast<long>(sharded.counters().units.size());
+      for (int number = 1; number <= 8; ++number) {
+        const long made = tensors_a_step(*net, optimizer);
+        if (number > 2) EXPECT_EQ(made, expected + units) << "in step " << number;
+      }
+    }
+  });
 }
 
 // With gradients and an update the reducer and the optimizer take part; then what counts is that
