@@ -20,13 +20,14 @@ namespace {
 using c10d::Membership;
 using std::chrono::seconds;
 
-/// Two ranks of a group, in one process. The first is looked at.
+/// Two ranks of a group, in one process. The first is looked at, and started by the test.
 class Pair : public ::testing::Test {
  protected:
   Pair() {
     auto second = std::async(std::launch::async, [this] { return join(1, [] {}); });
     first_ = join(0, [this] { interrupted_.set_value(); });
     second_ = second.get();
+    second_->start();
   }
 
   std::unique_ptr<Membership> join(int rank, std::function<void()> interrupt) {
@@ -51,7 +52,18 @@ class Pair : public ::testing::Test {
   std::unique_ptr<Membership> second_;
 };
 
+// Who makes a Membership may not be ready for its calls before it has it.
+TEST_F(Pair, NothingIsCalledBeforeTheStart) {
+  begin(*first_, 1);
+  second_->abort("out of ideas");
+  auto interrupted = interrupted_.get_future();
+  EXPECT_EQ(interrupted.wait_for(seconds(1)), std::future_status::timeout);
+  first_->start();
+  interrupted.wait();
+}
+
 TEST_F(Pair, ARankThatGivesUpEndsTheOperationThatItHasNotDone) {
+  first_->start();
   begin(*first_, 1);
   second_->abort("out of ideas");
   interrupted_.get_future().wait();
@@ -60,6 +72,7 @@ TEST_F(Pair, ARankThatGivesUpEndsTheOperationThatItHasNotDone) {
 
 // All that the second had to send is there or on its way, so the operation may end well.
 TEST_F(Pair, ARankThatGivesUpLetsTheOperationEndThatItHasDone) {
+  first_->start();
   begin(*first_, 1);
   begin(*second_, 1);
   second_->leave_operation();
@@ -73,6 +86,7 @@ TEST_F(Pair, ARankThatGivesUpLetsTheOperationEndThatItHasDone) {
 // A third rank's part may never come: for instance of a host that is cut off, which only the second
 // has noticed.
 TEST_F(Pair, AnOperationThatDoesNotEndThenIsEnded) {
+  first_->start();
   begin(*first_, 1);
   begin(*second_, 1);
   second_->leave_operation();

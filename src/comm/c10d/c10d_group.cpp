@@ -62,6 +62,7 @@ C10dGroup::C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
   membership_ = std::make_shared<Membership>(
       std::move(control), rank, trace_->ranks(), [this] { interrupt(); },
       [this] { return waited_for(); });
+  membership_->start();  // from here on interrupt() may be called, which uses it
   alarm_ = std::make_unique<Alarm>([this] { ring(); });
   lane_ = std::make_unique<Lane>();
   barrier({"joining the group", -1});

@@ -38,13 +38,17 @@ Membership::Membership(std::unique_ptr<Link> control, int rank, std::vector<int>
       peer.listening.push_back(control_->recv(other, &words, sizeof(words), kControlTag));
     }
   }
+}
+
+Membership::~Membership() { close(); }
+
+void Membership::start() {
+  const NoSigpipeScope no_sigpipe;
   for (int other = 0; other < size(); ++other) {
     if (other == rank_) continue;
     peers_[static_cast<std::size_t>(other)].watcher = std::thread([this, other] { watch(other); });
   }
 }
-
-Membership::~Membership() { close(); }
 
 void Membership::close() noexcept {
   say_last_words();

@@ -41,13 +41,16 @@ class Membership {
  public:
   /// `control` carries nothing else. `members[r]` is the world's number of the group's rank r.
   /// `interrupt` is called, from any thread, when the operation that is going on has to end;
-  /// `waited_for` to learn whose message it waits for, -1 when for none.
+  /// `waited_for` to learn whose message it waits for, -1 when for none. Neither before start().
   Membership(std::unique_ptr<Link> control, int rank, std::vector<int> members,
              std::function<void()> interrupt, std::function<int()> waited_for);
 
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
+
+  /// Listens to the others from now on, to what they have said before as well. To be called once.
+  void start();
 
   /// Says goodbye to the others and ends the connections; nothing is called from here afterwards.
   /// Never blocks on them. The destructor does it too.
