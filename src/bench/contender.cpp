@@ -13,9 +13,7 @@ std::vector<std::string> foreign_variables() {
           "MASTER_ADDR", "MASTER_PORT", base::kErrorFdVariable, "PEER_MEM_DIR"};
 }
 
-Contender ours(const StepBenchOptions& options, bool sharded) {
-  StepSpec spec = options.spec;
-  spec.sharded = sharded;
+Contender ours(const StepBenchOptions& options, const std::string& name, const StepSpec& spec) {
   const auto invoke = [spec, measure = options.measure](int steps, const std::string& gate) {
     StepSpec run = spec;
     run.steps = steps;
@@ -24,9 +22,10 @@ Contender ours(const StepBenchOptions& options, bool sharded) {
     command.push_back(to_json(run));
     return make_invocation(std::move(command), threads_per_process(run));
   };
-  return {.name = sharded ? kSharded : kPlain,
+  return {.name = name,
           .processes = process_count(spec),
           .attempts = 1,
+          .ours = true,
           .invoke = invoke};
 }
 
@@ -76,7 +75,11 @@ Contender peer(const StepBenchOptions& options, const std::string& mode) {
     return run;
   };
   // PyTorch's process groups sometimes abort while a job ends, on a busy machine above all.
-  return {.name = "peer " + mode, .processes = processes, .attempts = 2, .invoke = invoke};
+  return {.name = "peer " + mode,
+          .processes = processes,
+          .attempts = 2,
+          .ours = false,
+          .invoke = invoke};
 }
 
 }  // namespace
@@ -87,8 +90,28 @@ Invocation make_invocation(std::vector<std::string> command, int threads) {
           .unset = foreign_variables()};
 }
 
+std::vector<std::pair<std::string, StepSpec>> sharded_specs(const StepBenchOptions& options) {
+  StepSpec first = options.spec;
+  first.sharded = true;
+  first.units = options.units.front();
+  first.atom = options.atoms.front();
+  std::vector<std::pair<std::string, StepSpec>> specs = {{kSharded, first}};
+  for (std::size_t i = 1; i < options.units.size(); ++i) {
+    specs.emplace_back("units " + options.units[i], first).second.units = options.units[i];
+  }
+  for (std::size_t i = 1; i < options.atoms.size(); ++i) {
+    specs.emplace_back("atoms " + options.atoms[i], first).second.atom = options.atoms[i];
+  }
+  return specs;
+}
+
 std::vector<Contender> make_contenders(const StepBenchOptions& options) {
-  std::vector<Contender> contenders = {ours(options, false), ours(options, true)};
+  StepSpec plain = options.spec;
+  plain.sharded = false;
+  std::vector<Contender> contenders = {ours(options, kPlain, plain)};
+  for (const auto& [name, spec] : sharded_specs(options)) {
+    contenders.push_back(ours(options, name, spec));
+  }
   if (options.peer.empty()) return contenders;
   for (const std::string& mode : options.peer_modes) contenders.push_back(peer(options, mode));
   return contenders;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/child_process.h"
@@ -21,6 +22,7 @@ struct Contender {
   std::string name;
   int processes = 1;  ///< that stop at a memory gate
   int attempts = 1;   ///< how often a run may be made before a failure counts
+  bool ours = false;  ///< trains the model from the same values as plain, so that losses agree
   /// How to run it for so many steps; with a memory gate's folder it stops there.
   std::function<Invocation(int steps, const std::string& memory_gate)> invoke;
 };
@@ -29,7 +31,11 @@ struct Contender {
 /// earlier measurement may have left in the environment.
 Invocation make_invocation(std::vector<std::string> command, int threads);
 
-/// Plain, sharded, and the peer in each of its modes.
+/// Plain, sharded, sharded in other granularities, and the peer in each of its modes.
 std::vector<Contender> make_contenders(const StepBenchOptions& options);
+
+/// The sharded runs of a measurement by the names of their contenders, kSharded first. There must
+/// be one of each of the lists at least.
+std::vector<std::pair<std::string, StepSpec>> sharded_specs(const StepBenchOptions& options);
 
 }  // namespace fullshard::bench

@@ -29,7 +29,11 @@ constexpr int kMemorySteps = 3;
 }
 
 void validate(const StepBenchOptions& options) {
+  if (options.units.empty() || options.atoms.empty()) {
+    reject("--units and --atoms: expected one value at least");
+  }
   validate(options.spec);
+  for (const auto& [name, spec] : sharded_specs(options)) validate(spec);
   if (options.pairs < 1) {
     reject(fmt::format("--pairs: found {}; expected an integer, 1 or more", options.pairs));
   }
@@ -129,10 +133,12 @@ class StepBench {
   void measure_round(int round) {
     for (const std::size_t i : order_of(round)) measure_speed(i, round);
     const auto& plain = report_.measured[0].runs.back().result.details;
-    const auto& sharded = report_.measured[1].runs.back().result.details;
-    FULLSHARD_CHECK(plain && sharded);
-    report_.largest_difference =
-        std::max(report_.largest_difference, verify_same_training(*plain, *sharded, kTolerance));
+    for (std::size_t i = 1; i < contenders_.size() && contenders_[i].ours; ++i) {
+      const auto& sharded = report_.measured[i].runs.back().result.details;
+      FULLSHARD_CHECK(plain && sharded);
+      report_.largest_difference =
+          std::max(report_.largest_difference, verify_same_training(*plain, *sharded, kTolerance));
+    }
     ++rounds_;
   }
 

@@ -198,13 +198,15 @@ std::string heading(const StepReport& report) {
   const Machine& machine = report.machine;
   const StepDetails* details = details_of(find(report, kPlain));
   return fmt::format(
-      "Training step, shape {}: {}, seq {}, batch {} a rank; {} x {} thread{}, {}\n"
+      "Training step, shape {}: {}, seq {}, batch {} a rank; {} x {} thread{}, {}, units {}, "
+      "atoms {}\n"
       "{}, each contender once a round, {} steps each, the first one to warm up\n"
       "{}, {} of {} CPUs usable, load {:.2f} at the start; libtorch {}\n",
       report.options.shape_name, parameter_count(details->parameters), spec.shape.seq,
       spec.shape.batch, spec.ranks == 1 ? "1 rank" : fmt::format("{} ranks", spec.ranks),
-      spec.threads, spec.threads == 1 ? "" : "s", spec.strategy, rounds(report), spec.steps,
-      machine.cpu, machine.usable_cpus, machine.cpus, machine.load[0], details->torch);
+      spec.threads, spec.threads == 1 ? "" : "s", spec.strategy, report.options.units.front(),
+      report.options.atoms.front(), rounds(report), spec.steps, machine.cpu, machine.usable_cpus,
+      machine.cpus, machine.load[0], details->torch);
 }
 
 std::string noise_warning(const StepReport& report) {

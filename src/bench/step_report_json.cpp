@@ -25,6 +25,8 @@ Json json_of(const Machine& machine) {
 Json json_of(const StepBenchOptions& options) {
   return {{"shape_name", options.shape_name},
           {"spec", Json::parse(to_json(options.spec))},
+          {"units", options.units},
+          {"atoms", options.atoms},
           {"pairs", options.pairs},
           {"peer", options.peer},
           {"peer_python", options.peer_python}};

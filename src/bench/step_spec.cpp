@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -12,8 +13,8 @@
 namespace fullshard::bench {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepShape, layers, dim, heads, vocab, seq, batch)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSpec, shape, sharded, ranks, threads, strategy, steps,
-                                   memory_gate)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSpec, shape, sharded, ranks, threads, strategy, units, atom,
+                                   steps, memory_gate)
 
 namespace {
 
@@ -36,6 +37,13 @@ void require(const char* flag, std::int64_t value, std::int64_t low, std::int64_
   reject(fmt::format("--{}: found {}; expected an integer from {} to {}", flag, value, low, high));
 }
 
+void require_one_of(const char* flag, const std::string& value,
+                    const std::vector<std::string>& known) {
+  if (std::ranges::find(known, value) != known.end()) return;
+  reject(
+      fmt::format("--{}: found \"{}\"; expected one of {}", flag, value, fmt::join(known, ", ")));
+}
+
 }  // namespace
 
 StepShape named_shape(std::string_view name) {
@@ -54,6 +62,16 @@ std::vector<std::string> shape_names() {
 
 std::vector<std::string> strategy_names() {
   return {"FULL_SHARD", "SHARD_GRAD_OP", "SHARD_OPTIMIZER_ONLY", "NO_SHARD"};
+}
+
+std::vector<std::string> units_names() { return {"automatic", "blocks", "whole"}; }
+
+std::vector<std::string> atom_names() { return {"element", "row", "parameter", "unit"}; }
+
+std::int64_t least_unit(std::string_view units) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(units.data(), units.data() + units.size(), number);
+  return error == std::errc{} && end == units.data() + units.size() ? number : 0;
 }
 
 int process_count(const StepSpec& spec) { return spec.sharded ? spec.ranks : 1; }
@@ -77,10 +95,9 @@ void validate(const StepSpec& spec) {
     reject(fmt::format("--heads: found {}; expected a divisor of --dim {}", spec.shape.heads,
                        spec.shape.dim));
   }
-  const std::vector<std::string> strategies = strategy_names();
-  if (std::ranges::find(strategies, spec.strategy) != strategies.end()) return;
-  reject(fmt::format("--strategy: found \"{}\"; expected one of {}", spec.strategy,
-                     fmt::join(strategies, ", ")));
+  require_one_of("strategy", spec.strategy, strategy_names());
+  require_one_of("atoms", spec.atom, atom_names());
+  if (least_unit(spec.units) <= 0) require_one_of("units", spec.units, units_names());
 }
 
 std::string to_json(const StepSpec& spec) { return nlohmann::json(spec).dump(); }

@@ -60,6 +60,8 @@ void BenchParser::add_step() {
   step_->add_option("--threads-per-rank", options_.spec.threads);
   step_->add_flag("--one-rank", one_rank_);
   step_->add_option("--strategy", options_.spec.strategy);
+  step_->add_option("--units", options_.units)->delimiter(',');
+  step_->add_option("--atoms", options_.atoms)->delimiter(',');
   step_->add_option("--pairs", options_.pairs);
   step_->add_option("--steps", options_.spec.steps);
   step_->add_flag("--no-memory", no_memory_);

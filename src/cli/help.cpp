@@ -71,6 +71,13 @@ Job:
   --one-rank              one rank with one thread, against plain training with one thread
   --strategy NAME         FULL_SHARD, SHARD_GRAD_OP, SHARD_OPTIMIZER_ONLY or NO_SHARD;
                           default FULL_SHARD
+  --units LIST            what is gathered at once: automatic, blocks (each layer), whole (all of
+                          the model), or a number of parameters that a unit has at least; default
+                          automatic
+  --atoms LIST            where parameters may be cut between ranks: element (anywhere), row,
+                          parameter or unit (each whole on one rank); default element
+                          Of several, comma-separated, each is measured, and the tables compare
+                          the first of both lists with the others
 
 Measurement:
   --pairs N       rounds; default 5

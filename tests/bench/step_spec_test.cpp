@@ -38,6 +38,8 @@ TEST(StepSpec, SurvivesTheWayToAnotherProcess) {
                       .ranks = 7,
                       .threads = 8,
                       .strategy = "NO_SHARD",
+                      .units = "1000",
+                      .atom = "row",
                       .steps = 9,
                       .memory_gate = "/a folder/\"x\""};
   const StepSpec read = parse_step_spec(to_json(spec));
@@ -60,7 +62,12 @@ TEST(StepSpec, UnusableValuesAreNamed) {
   EXPECT_THAT(message({.steps = 1}), HasSubstr("--steps: found 1"));
   EXPECT_THAT(message({.strategy = "FULL"}),
               HasSubstr("FULL_SHARD, SHARD_GRAD_OP, SHARD_OPTIMIZER_ONLY, NO_SHARD"));
+  EXPECT_THAT(message({.units = "layers"}),
+              HasSubstr("--units: found \"layers\"; expected one of automatic, blocks, whole"));
+  EXPECT_THAT(message({.units = "-5"}), HasSubstr("--units: found \"-5\""));
+  EXPECT_THAT(message({.atom = "column"}), HasSubstr("element, row, parameter, unit"));
   EXPECT_NO_THROW(validate(StepSpec{}));
+  EXPECT_NO_THROW(validate(StepSpec{.units = "5000"}));
 }
 
 }  // namespace

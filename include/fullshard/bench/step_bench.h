@@ -10,7 +10,11 @@ namespace fullshard::bench {
 
 /// How the training step is measured and against what.
 struct StepBenchOptions {
-  StepSpec spec;           ///< `sharded` and `memory_gate` are of no account here
+  StepSpec spec;  ///< `sharded`, `units`, `atom` and `memory_gate` are of no account here
+  /// Granularities of sharding, each a contender with the first of the other list. The first of
+  /// both are what is compared with the others.
+  std::vector<std::string> units = {"automatic"};
+  std::vector<std::string> atoms = {"element"};
   std::string shape_name;  ///< for the report
   int pairs = 5;           ///< rounds; each runs everything once
   bool memory = true;      ///< whether one more run of each is made to measure memory

@@ -27,6 +27,13 @@ std::vector<std::string> shape_names();
 /// The strategies that can be measured, as shard::ShardingStrategy names them.
 std::vector<std::string> strategy_names();
 
+/// Words for what is gathered at once; besides them a number, of the parameters that a unit has at
+/// least.
+std::vector<std::string> units_names();
+
+/// Where parameters may be cut between ranks, as layout::Atom names it in lower case.
+std::vector<std::string> atom_names();
+
 /// One measurement, in one process or in one a rank.
 struct StepSpec {
   StepShape shape;
@@ -36,12 +43,17 @@ struct StepSpec {
   int ranks = 2;
   int threads = 1;
   std::string strategy = "FULL_SHARD";  ///< one of strategy_names()
+  std::string units = "automatic";      ///< one of units_names(), or a number
+  std::string atom = "element";         ///< one of atom_names()
   int steps = 6;                        ///< the first one warms up and is not measured
   std::string memory_gate;              ///< folder of a MemoryGate; empty = do not stop there
 };
 
 int process_count(const StepSpec& spec);
 int threads_per_process(const StepSpec& spec);
+
+/// The number that `units` is; 0 for a word.
+std::int64_t least_unit(std::string_view units);
 
 /// Throws base::Error(kUsage) naming the field that cannot be used and what would be right.
 void validate(const StepSpec& spec);

@@ -22,6 +22,20 @@ shard::ShardingStrategy strategy_of(const std::string& name) {
   return shard::ShardingStrategy::FULL_SHARD;
 }
 
+shard::WrapPolicy policy_of(const std::string& units) {
+  if (units == "automatic") return shard::automatic();
+  if (units == "blocks") return shard::transformer_blocks();
+  if (units == "whole") return shard::root_only();
+  return shard::size_based(least_unit(units));
+}
+
+std::vector<shard::ParameterRule> rules_of(const std::string& atom) {
+  if (atom == "row") return {{.pattern = "*", .atom = layout::Atom::kRow}};
+  if (atom == "parameter") return {{.pattern = "*", .atom = layout::Atom::kParameter}};
+  if (atom == "unit") return {{.pattern = "*", .atom = layout::Atom::kUnit}};
+  return {};
+}
+
 class ShardedTrainee : public Trainee {
  public:
   ShardedTrainee(models::Gpt model, const StepSpec& spec, const comm::Mesh& mesh)
@@ -43,6 +57,8 @@ class ShardedTrainee : public Trainee {
   static shard::FullyShardOptions options(const StepSpec& spec) {
     shard::FullyShardOptions options;
     options.sharding_strategy = strategy_of(spec.strategy);
+    options.auto_wrap_policy = policy_of(spec.units);
+    options.rules = rules_of(spec.atom);
     return options;
   }
 
