@@ -164,6 +164,11 @@ std::string Store::get(const std::string& key, base::Duration timeout) const {
   });
 }
 
+bool Store::has(const std::string& key) const {
+  return attempt(state_->name, fmt::format("looking for '{}'", prefix_ + key), state_->timeout,
+                 [&] { return state_->store->check({prefix_ + key}); });
+}
+
 std::int64_t Store::add(const std::string& key, std::int64_t amount) const {
   return attempt(state_->name, fmt::format("adding to '{}'", prefix_ + key), state_->timeout,
                  [&] { return state_->store->add(prefix_ + key, amount); });

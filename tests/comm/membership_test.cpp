@@ -32,7 +32,7 @@ class Pair : public ::testing::Test {
 
   std::unique_ptr<Membership> join(int rank, std::function<void()> interrupt) {
     constexpr std::array<int, 2> kMembers{0, 1};
-    auto link = c10d::gloo_over_tcp("127.0.0.1")(store_, rank, kMembers, seconds(60));
+    auto link = c10d::gloo_over_tcp("127.0.0.1")(store_, rank, kMembers, seconds(60), [] {});
     return std::make_unique<Membership>(std::move(link), rank,
                                         std::vector<int>(kMembers.begin(), kMembers.end()),
                                         std::move(interrupt), [] { return -1; });

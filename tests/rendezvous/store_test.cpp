@@ -112,6 +112,12 @@ TEST_P(AnyStore, GetWaitsForTheKey) {
   EXPECT_EQ(views_.first.get("late", seconds(20)), "value");
 }
 
+TEST_P(AnyStore, SaysWhetherAKeyIsSet) {
+  EXPECT_FALSE(views_.first.has("address/0"));
+  views_.second.set("address/0", "somewhere");
+  EXPECT_TRUE(views_.first.has("address/0"));
+}
+
 TEST_P(AnyStore, AddCountsForAll) {
   EXPECT_EQ(views_.first.add("n", 2), 2);
   EXPECT_EQ(views_.second.add("n", 3), 5);

@@ -48,6 +48,9 @@ class Store {
   /// The value of `key`, waiting until it is set. Any timeout will do, none and endless included.
   std::string get(const std::string& key, base::Duration timeout) const;
 
+  /// Whether `key` is set now.
+  bool has(const std::string& key) const;
+
   /// Adds `amount` to the number under `key`, which starts at 0, and returns the sum. Atomic.
   std::int64_t add(const std::string& key, std::int64_t amount) const;
 

@@ -36,7 +36,7 @@ int tag_of(std::uint64_t number) { return static_cast<int>(number % (1U << 30));
 
 }  // namespace
 
-C10dGroup::C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
+C10dGroup::C10dGroup(rendezvous::Store store, ConnectRanks connect, const Look& look, int rank,
                      std::shared_ptr<trace::GroupTrace> trace, Placement placement,
                      CommOptions options)
     : store_(std::move(store)),
@@ -56,9 +56,9 @@ C10dGroup::C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
                      : make_hierarchical_collectives(seat, HostMap(placement_.host_of),
                                                      placement_.inside, options_.staging);
   const auto deadline = base::Deadline::after(options_.timeout);
-  data_ = connect_(store_.with_prefix("data"), rank, trace_->ranks(), deadline.remaining());
+  data_ = connect_(store_.with_prefix("data"), rank, trace_->ranks(), deadline.remaining(), look);
   auto control =
-      connect_(store_.with_prefix("control"), rank, trace_->ranks(), deadline.remaining());
+      connect_(store_.with_prefix("control"), rank, trace_->ranks(), deadline.remaining(), look);
   membership_ = std::make_shared<Membership>(
       std::move(control), rank, trace_->ranks(), [this] { interrupt(); },
       [this] { return waited_for(); });
@@ -333,6 +333,21 @@ std::shared_ptr<Group> C10dGroup::subgroup(std::span<const int> ranks) {
   record.set_counts(wide);
   const shared::BusyScope busy(busy_, [&] { return named(record); });
   start(record, [](Call) {})->wait();
+  try {
+    return make_subgroup(ranks, [membership = membership_, what = describe(record)] {
+      membership->throw_if_failed(what);
+    });
+  } catch (const Error& error) {
+    // Ranks that have got further would wait for this one.
+    const int cause = error.rank() < 0 ? membership_->world_rank(rank()) : error.rank();
+    membership_->fail(error.code(), cause, error.what());
+    rethrow(Error(error.code(), error.what(), cause));
+  }
+}
+
+// After all ranks have met. `look` throws once this group has failed, for instance because one of
+// them has died since.
+std::shared_ptr<Group> C10dGroup::make_subgroup(std::span<const int> ranks, const Look& look) {
   std::shared_ptr<Group> inside = inside_of(ranks);
   const auto own = std::find(ranks.begin(), ranks.end(), rank());
   if (own == ranks.end()) return nullptr;
@@ -348,7 +363,7 @@ std::shared_ptr<Group> C10dGroup::subgroup(std::span<const int> ranks) {
   if (inside != nullptr && hosts.hosts() == 1) return inside;
   if (!hosts.any_together()) inside = nullptr;
   return std::make_shared<C10dGroup>(store_.with_prefix(fmt::format("group{}", started_)), connect_,
-                                     static_cast<int>(own - ranks.begin()), std::move(trace),
+                                     look, static_cast<int>(own - ranks.begin()), std::move(trace),
                                      Placement{std::move(host_of), std::move(inside)}, options_);
 }
 

@@ -20,12 +20,15 @@
 
 namespace fullshard::comm::c10d {
 
+/// Throws when there is no use in waiting any longer.
+using Look = std::function<void()>;
+
 /// Connects ranks that meet under the keys of `store`, this one as the one at `rank` of `members`,
 /// their numbers in the world. Collective. Throws base::Error when they do not come within
-/// `timeout`.
-using ConnectRanks =
-    std::function<std::unique_ptr<Link>(const rendezvous::Store& store, int rank,
-                                        std::span<const int> members, base::Duration timeout)>;
+/// `timeout`, and what `look` throws, which is called again and again while it waits for them.
+using ConnectRanks = std::function<std::unique_ptr<Link>(const rendezvous::Store& store, int rank,
+                                                         std::span<const int> members,
+                                                         base::Duration timeout, const Look& look)>;
 
 /// Where the ranks of a group are.
 struct Placement {
@@ -49,9 +52,9 @@ class C10dGroup final : public Group,
                         public shared::Pulse,
                         public shared::RollCall {
  public:
-  /// Collective: connects the ranks that `trace` lists and meets them once. All ranks pass the same
-  /// options.staging.
-  C10dGroup(rendezvous::Store store, ConnectRanks connect, int rank,
+  /// Collective: connects the ranks that `trace` lists, with `look` as above, and meets them once.
+  /// All ranks pass the same options.staging.
+  C10dGroup(rendezvous::Store store, ConnectRanks connect, const Look& look, int rank,
             std::shared_ptr<trace::GroupTrace> trace, Placement placement, CommOptions options);
 
   /// Waits for the operations that were started, then leaves. During the unwinding of an exception
@@ -108,6 +111,7 @@ class C10dGroup final : public Group,
   int member(int world_rank) const;  // its number in the group, -1 when it is none
   int waited_for() noexcept;
   void ring() noexcept;
+  std::shared_ptr<Group> make_subgroup(std::span<const int> ranks, const Look& look);
   std::shared_ptr<Group> inside_of(std::span<const int> ranks) const;
   void exchange_counts(Transfer& transfer, const std::vector<std::int64_t>& send,
                        const std::vector<std::int64_t>& recv);

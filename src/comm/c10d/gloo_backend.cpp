@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -46,17 +48,54 @@ std::chrono::milliseconds time_for_gloo(base::Duration timeout) {
                                  std::chrono::milliseconds(1), std::chrono::hours(24 * 365)));
 }
 
+// Waits until the key is there. In steps, as a wait of the store cannot be ended.
+void await(const rendezvous::Store& store, const std::string& key, base::Deadline deadline,
+           const Look& look) {
+  constexpr base::Duration kLongestPause = std::chrono::milliseconds(100);
+  base::Duration pause = std::chrono::milliseconds(1);
+  while (!store.has(key)) {
+    look();
+    if (deadline.passed()) {
+      throw Error(ErrorCode::kTimeout, fmt::format("nobody has set '{}' in time", key));
+    }
+    std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+/// What Gloo meets at: the keys of a store, of which it waits for those of the other ranks.
+class MeetingPlace final : public ::c10d::PrefixStore {
+ public:
+  MeetingPlace(const rendezvous::Store& store, Look look)
+      : PrefixStore("gloo", rendezvous::StoreAccess::c10d_store(store)),
+        keys_(store.with_prefix("gloo")),
+        look_(std::move(look)) {}
+
+  void wait(const std::vector<std::string>& keys) override { wait(keys, getTimeout()); }
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
+    const auto deadline = base::Deadline::after(timeout);
+    for (const std::string& key : keys) await(keys_, key, deadline, look_);
+  }
+
+ private:
+  rendezvous::Store keys_;
+  Look look_;
+};
+
 // Waits for all ranks, and says which of them listen where. The store may be gone with its rank
 // when connecting has failed.
 std::string listeners(const rendezvous::Store& store, const std::string& own, int rank,
-                      std::span<const int> members, base::Deadline deadline) {
+                      std::span<const int> members, base::Deadline deadline, const Look& look) {
   const auto key_of = [](int of) { return fmt::format("address/{}", of); };
   store.set(key_of(members[static_cast<std::size_t>(rank)]), own);
   std::map<std::string, std::vector<int>> ranks_at;
   for (const int other : members) {
     try {
+      await(store, key_of(other), deadline, look);
       ranks_at[store.get(key_of(other), deadline.remaining())].push_back(other);
     } catch (const Error& error) {
+      look();
       throw Error(error.code(),
                   fmt::format("connecting {} ranks: rank {} has not come ({})", members.size(),
                               other, error.what()),
@@ -72,9 +111,10 @@ std::string listeners(const rendezvous::Store& store, const std::string& own, in
 
 std::unique_ptr<Link> connect(const std::shared_ptr<::gloo::transport::Device>& device,
                               const std::string& address, const rendezvous::Store& store, int rank,
-                              std::span<const int> members, base::Duration timeout) {
+                              std::span<const int> members, base::Duration timeout,
+                              const Look& look) {
   const auto deadline = base::Deadline::after(timeout);
-  const std::string places = listeners(store, address, rank, members, deadline);
+  const std::string places = listeners(store, address, rank, members, deadline, look);
   const NoSigpipeScope no_sigpipe;
   auto options = Gloo::Options::create(time_for_gloo(deadline.remaining()));
   options->devices.push_back(device);
@@ -82,8 +122,9 @@ std::unique_ptr<Link> connect(const std::shared_ptr<::gloo::transport::Device>& 
   const auto size = static_cast<int>(members.size());
   try {
     return std::make_unique<Link>(c10::make_intrusive<Gloo>(
-        rendezvous::StoreAccess::c10d_store(store), rank, size, std::move(options)));
+        c10::make_intrusive<MeetingPlace>(store, look), rank, size, std::move(options)));
   } catch (const std::exception& error) {
+    look();
     const bool late = deadline.passed();
     const std::string what = late ? fmt::format("connecting {} ranks timed out after {:.3g} s",
                                                 size, base::seconds(timeout))
@@ -107,8 +148,8 @@ ConnectRanks gloo_over_tcp(const std::string& address) {
                                                        address, first_line(error)));
   }
   return [device, address](const rendezvous::Store& store, int rank, std::span<const int> members,
-                           base::Duration timeout) {
-    return connect(device, address, store, rank, members, timeout);
+                           base::Duration timeout, const Look& look) {
+    return connect(device, address, store, rank, members, timeout, look);
   };
 }
 

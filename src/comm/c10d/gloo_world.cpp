@@ -144,8 +144,8 @@ World join(int rank, int size, const Store& store, const CommOptions& options, b
   if (shares_hosts) placement.inside = join_host(rank, *trace, placement.host_of, own_keys, agreed);
   const c10d::HostMap hosts(placement.host_of);
   auto group = std::make_shared<c10d::C10dGroup>(
-      own_keys.with_prefix("world"), c10d::gloo_over_tcp(own_address(all, store, options)), rank,
-      trace, std::move(placement), agreed);
+      own_keys.with_prefix("world"), c10d::gloo_over_tcp(own_address(all, store, options)), [] {},
+      rank, trace, std::move(placement), agreed);
   return World(std::move(group), local::make_single_group(trace->self(), options),
                trace->recorder(), hosts.local(rank),
                static_cast<int>(hosts.ranks(hosts.host_of(rank)).size()));
