@@ -38,14 +38,14 @@ std::string first_line(const std::exception& error) {
 }
 
 // Gloo waits for a connection five times as long as it is told (Pair::waitUntil in its
-// transport/tcp/pair.h), but tries to make one, and waits for the store, no longer than that, which
-// counts where time is short. It adds times to the time of day, so endless will not do, and takes
-// no time at all for endless.
+// transport/tcp/pair.h), but tries to make one no longer than that, which counts where time is
+// short. By then all ranks listen, so a connection that takes long is one to a rank that has died
+// since, and nothing ends that wait. Gloo takes no time at all for endless.
 std::chrono::milliseconds time_for_gloo(base::Duration timeout) {
   constexpr base::Duration kAtLeast = std::chrono::seconds(1);
-  return std::chrono::ceil<std::chrono::milliseconds>(
-      std::clamp<base::Duration>(std::max(timeout / 5, std::min(timeout, kAtLeast)),
-                                 std::chrono::milliseconds(1), std::chrono::hours(24 * 365)));
+  constexpr base::Duration kAtMost = std::chrono::seconds(6);
+  return std::chrono::ceil<std::chrono::milliseconds>(std::clamp<base::Duration>(
+      std::max(timeout / 5, std::min(timeout, kAtLeast)), std::chrono::milliseconds(1), kAtMost));
 }
 
 // Waits until the key is there. In steps, as a wait of the store cannot be ended.
@@ -66,20 +66,24 @@ void await(const rendezvous::Store& store, const std::string& key, base::Deadlin
 /// What Gloo meets at: the keys of a store, of which it waits for those of the other ranks.
 class MeetingPlace final : public ::c10d::PrefixStore {
  public:
-  MeetingPlace(const rendezvous::Store& store, Look look)
+  MeetingPlace(const rendezvous::Store& store, base::Deadline deadline, Look look)
       : PrefixStore("gloo", rendezvous::StoreAccess::c10d_store(store)),
         keys_(store.with_prefix("gloo")),
+        deadline_(deadline),
         look_(std::move(look)) {}
 
-  void wait(const std::vector<std::string>& keys) override { wait(keys, getTimeout()); }
-  void wait(const std::vector<std::string>& keys,
-            const std::chrono::milliseconds& timeout) override {
-    const auto deadline = base::Deadline::after(timeout);
-    for (const std::string& key : keys) await(keys_, key, deadline, look_);
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) await(keys_, key, deadline_, look_);
+  }
+
+  /// Until the deadline: the time that Gloo is told is that of a connection.
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override {
+    wait(keys);
   }
 
  private:
   rendezvous::Store keys_;
+  base::Deadline deadline_;
   Look look_;
 };
 
@@ -122,7 +126,7 @@ std::unique_ptr<Link> connect(const std::shared_ptr<::gloo::transport::Device>& 
   const auto size = static_cast<int>(members.size());
   try {
     return std::make_unique<Link>(c10::make_intrusive<Gloo>(
-        c10::make_intrusive<MeetingPlace>(store, look), rank, size, std::move(options)));
+        c10::make_intrusive<MeetingPlace>(store, deadline, look), rank, size, std::move(options)));
   } catch (const std::exception& error) {
     look();
     const bool late = deadline.passed();
