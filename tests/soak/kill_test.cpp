@@ -21,9 +21,9 @@
 #include "fullshard/comm/shm.h"
 #include "support/training.h"
 
-// Four ranks train; at a random moment one of them is killed or stopped. Every other one has to
-// leave within its deadline, with an error that names it, and nothing may stay behind. How long the
-// deaths went unnoticed is printed.
+// Four ranks shard a model and train it; at a random moment one of them is killed or stopped. Every
+// other one has to leave within its deadline, with an error that names it, and nothing may stay
+// behind. How long the deaths went unnoticed is printed.
 
 namespace fullshard::shard {
 namespace {
@@ -47,13 +47,15 @@ struct Case {
   int victim;
   int signal;
   bool by_heartbeat;     // a stopped rank is to be found by its heartbeat, not by the deadline
-  base::Duration after;  // of the first step
+  bool while_sharding;   // and making groups, not while training
+  base::Duration after;  // of the joining, or of the first step
 
   std::string describe() const {
     return std::string(kWays[static_cast<int>(way)]) + ", strategy " +
            std::to_string(static_cast<int>(strategy)) + (by_heartbeat ? ", heartbeat" : "") +
            ", signal " + std::to_string(signal) + " to rank " + std::to_string(victim) + " after " +
-           std::to_string(base::seconds(after) * 1e3) + " ms";
+           std::to_string(base::seconds(after) * 1e3) + " ms of " +
+           (while_sharding ? "sharding" : "training");
   }
 };
 
@@ -67,8 +69,10 @@ Case draw(std::mt19937& random) {
   drawn.strategy = below(3) == 0 ? ShardingStrategy::HYBRID_SHARD : ShardingStrategy::FULL_SHARD;
   drawn.victim = below(kRanks);
   drawn.signal = below(4) == 0 ? SIGSTOP : SIGKILL;
-  drawn.by_heartbeat = below(2) == 0;
-  drawn.after = std::chrono::microseconds(below(200'000));
+  drawn.while_sharding = drawn.signal == SIGKILL && below(3) == 0;
+  // A death between two ranks' connecting is found by the deadline, which would be long otherwise.
+  drawn.by_heartbeat = below(2) == 0 && !drawn.while_sharding;
+  drawn.after = std::chrono::microseconds(below(drawn.while_sharding ? 30'000 : 200'000));
   return drawn;
 }
 
@@ -96,11 +100,12 @@ int stamp() {
 }
 
 // Trains until that fails, and throws unless it does as it should.
-void train_until_it_fails(const Case& drawn, comm::World world, const SharedFlags& steps,
-                          const SharedFlags& noticed) {
+void train_until_it_fails(const Case& drawn, comm::World world, const SharedFlags& joined,
+                          const SharedFlags& steps, const SharedFlags& noticed) {
   const auto task = testing::mlp_problem({7, 13, 13, 5});
   const int rank = world.rank();
   const bool hybrid = drawn.strategy == ShardingStrategy::HYBRID_SHARD;
+  joined.set(rank, 1);
   auto before = base::Clock::now();
   try {
     const auto model = task.build();
@@ -137,16 +142,18 @@ bool is_socket_there(FileExchange exchange) {
 std::vector<double> run(const Case& drawn) {
   const fullshard::testing::TemporaryFolder folder;
   const FileExchange exchange;
+  const SharedFlags joined(kRanks);
   const SharedFlags steps(kRanks);
   const SharedFlags noticed(kRanks);
   Processes processes;
   for (int rank = 0; rank < kRanks; ++rank) {
     processes.start([&, rank] {
-      train_until_it_fails(drawn, join(drawn, rank, exchange, folder.path() / "store"), steps,
-                           noticed);
+      train_until_it_fails(drawn, join(drawn, rank, exchange, folder.path() / "store"), joined,
+                           steps, noticed);
     });
   }
-  for (int rank = 0; rank < kRanks; ++rank) steps.await(rank);
+  const SharedFlags& begun = drawn.while_sharding ? joined : steps;
+  for (int rank = 0; rank < kRanks; ++rank) begun.await(rank);
   std::this_thread::sleep_for(drawn.after);
   const int sent = stamp();
   ::kill(processes.pid(drawn.victim), drawn.signal);

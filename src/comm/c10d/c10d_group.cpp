@@ -24,6 +24,9 @@ using shared::OperationKind;
 using shared::OperationRecord;
 using shared::Parts;
 
+// A rank that lives tells the reason for what it does in far less.
+constexpr base::Duration kGrace = std::chrono::seconds(2);
+
 // Operations far apart may share a tag; Membership's connections are others.
 int tag_of(std::uint64_t number) { return static_cast<int>(number % (1U << 30)); }
 
@@ -338,11 +341,17 @@ std::shared_ptr<Group> C10dGroup::subgroup(std::span<const int> ranks) {
       membership->throw_if_failed(what);
     });
   } catch (const Error& error) {
-    // Ranks that have got further would wait for this one.
-    const int cause = error.rank() < 0 ? membership_->world_rank(rank()) : error.rank();
-    membership_->fail(error.code(), cause, error.what());
-    rethrow(Error(error.code(), error.what(), cause));
+    give_up_subgroup(error);
   }
+}
+
+// Ranks that have got further would wait for this one, so they are told. When all that they see is
+// that its connections in the new group break, they wait for the reason, which comes in this one.
+void C10dGroup::give_up_subgroup(const Error& error) {
+  if (error.code() == ErrorCode::kPeerLost) membership_->await_failure(kGrace);
+  const int cause = error.rank() < 0 ? membership_->world_rank(rank()) : error.rank();
+  membership_->fail(error.code(), cause, error.what());
+  rethrow(membership_->failure().value_or(error));
 }
 
 // After all ranks have met. `look` throws once this group has failed, for instance because one of

@@ -112,6 +112,7 @@ class C10dGroup final : public Group,
   int waited_for() noexcept;
   void ring() noexcept;
   std::shared_ptr<Group> make_subgroup(std::span<const int> ranks, const Look& look);
+  [[noreturn]] void give_up_subgroup(const base::Error& error);
   std::shared_ptr<Group> inside_of(std::span<const int> ranks) const;
   void exchange_counts(Transfer& transfer, const std::vector<std::int64_t>& send,
                        const std::vector<std::int64_t>& recv);

@@ -29,24 +29,29 @@ Membership::Membership(std::unique_ptr<Link> control, int rank, std::vector<int>
       members_(std::move(members)),
       interrupt_(std::move(interrupt)),
       waited_for_(std::move(waited_for)),
-      peers_(members_.size()) {
-  const NoSigpipeScope no_sigpipe;
-  for (int other = 0; other < size(); ++other) {
-    if (other == rank_) continue;
-    Peer& peer = peers_[static_cast<std::size_t>(other)];
-    for (Words& words : peer.incoming) {
-      peer.listening.push_back(control_->recv(other, &words, sizeof(words), kControlTag));
-    }
-  }
-}
+      peers_(members_.size()) {}
 
 Membership::~Membership() { close(); }
 
 void Membership::start() {
   const NoSigpipeScope no_sigpipe;
   for (int other = 0; other < size(); ++other) {
+    if (other != rank_) open_receives(other);
+  }
+  for (int other = 0; other < size(); ++other) {
     if (other == rank_) continue;
     peers_[static_cast<std::size_t>(other)].watcher = std::thread([this, other] { watch(other); });
+  }
+}
+
+void Membership::open_receives(int peer) {
+  Peer& entry = peers_[static_cast<std::size_t>(peer)];
+  try {
+    for (Words& words : entry.incoming) {
+      entry.listening.push_back(control_->recv(peer, &words, sizeof(words), kControlTag));
+    }
+  } catch (const std::exception&) {
+    entry.listening.clear();  // it is gone already, and its watcher says so
   }
 }
 
@@ -82,6 +87,7 @@ void Membership::watch(int peer) {
     const std::lock_guard lock(mutex_);
     return entry.listening.front();
   };
+  if (entry.listening.empty()) return judge(peer, Presence::kLost);
   try {
     for (std::size_t next = 0; oldest().wait(); next = (next + 1) % kListening) {
       Words& words = entry.incoming[next];
@@ -394,6 +400,11 @@ std::optional<Error> Membership::failure() const {
 }
 
 bool Membership::failed() const { return failure().has_value(); }
+
+void Membership::await_failure(base::Duration grace) const {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, grace, [this] { return failure_.has_value(); });
+}
 
 void Membership::throw_if_failed(const std::string& what) const {
   const auto failure = this->failure();

@@ -105,6 +105,9 @@ class Membership {
   /// The group's failure, if it has one.
   std::optional<base::Error> failure() const;
 
+  /// Returns when it has one, after `grace` at the latest.
+  void await_failure(base::Duration grace) const;
+
   /// Throws it. `what` is the call that cannot be made.
   void throw_if_failed(const std::string& what) const;
   bool failed() const;
@@ -144,6 +147,7 @@ class Membership {
     std::thread watcher;
   };
 
+  void open_receives(int peer);
   void watch(int peer);
   bool take(int peer, const Words& words);
   void answer(int peer);
@@ -168,7 +172,7 @@ class Membership {
   std::function<int()> waited_for_;
 
   mutable std::mutex mutex_;  // guards what follows; taken before any other lock of the group
-  std::condition_variable changed_;
+  mutable std::condition_variable changed_;
   std::deque<Peer> peers_;  // by rank; the one of this rank is not used
   std::optional<Failure> failure_;
   std::uint64_t entered_ = 0;  // the last operation begun here, and the last that ended well
