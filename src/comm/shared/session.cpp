@@ -261,9 +261,10 @@ std::optional<Error> Session::find_failure() {
   if (known) return known;
   const auto loss = find_loss();
   if (!loss) return std::nullopt;
-  record_failure(ErrorCode::kPeerLost, loss->first,
-                 fmt::format("rank {}: {}", world_rank(rank_), loss->second));
-  return failure();
+  const std::string message = fmt::format("rank {}: {}", world_rank(rank_), loss->second);
+  record_failure(ErrorCode::kPeerLost, loss->first, message);
+  // There is none when a rank was killed while it wrote it, and there never will be.
+  return failure().value_or(Error(ErrorCode::kPeerLost, message, loss->first));
 }
 
 std::string Session::account_of(int world_rank) const {
