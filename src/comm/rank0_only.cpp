@@ -86,8 +86,12 @@ class Heartbeat {
 void tell_failure(World& world, ErrorCode code, std::string text, const OpTag& tag) {
   News news{News::State::kFailed, static_cast<std::int32_t>(code),
             static_cast<std::int64_t>(text.size())};
-  share(world, &news, sizeof(news), tag);
-  share(world, text.data(), text.size(), tag);
+  try {
+    share(world, &news, sizeof(news), tag);
+    share(world, text.data(), text.size(), tag);
+  } catch (const Error&) {
+    // The others have an error already.
+  }
 }
 
 // Called while the exception is handled; rethrows it.

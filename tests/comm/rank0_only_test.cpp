@@ -97,6 +97,25 @@ TEST_P(Rank0Only, AnErrorReachesAllRanksAndTheWorldStaysUsable) {
       std::chrono::seconds(60));
 }
 
+TEST_P(Rank0Only, AnErrorOfTheWorkIsNotLostWhenTheOthersHaveFailed) {
+  const SharedFlags failed(1);
+  run(
+      2,
+      [&](World& world) {
+        if (world.rank() == 1) {
+          world.group().abort("no more");
+          failed.set(0, 1);
+          return;
+        }
+        const auto work = [&] {
+          failed.await(0);
+          throw std::length_error("the text has no end");
+        };
+        EXPECT_THROW(rank0_only(world, "tokenising", work), std::length_error);
+      },
+      std::chrono::seconds(60));
+}
+
 TEST(Rank0OnlyAlone, OfOneRankIsTheWork) {
   World world = single_rank();
   int runs = 0;

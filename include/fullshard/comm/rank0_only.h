@@ -19,7 +19,8 @@ namespace fullshard::comm {
 ///
 /// An exception of `work` is rethrown on rank 0; the others throw base::Error with its text, of the
 /// same code when it was a base::Error, of kPeerLost otherwise. The groups can be used afterwards.
-/// When the others fail meanwhile, rank 0 throws that after its work is done.
+/// When the others fail meanwhile, rank 0 throws that after its work is done, unless the work
+/// itself threw.
 void rank0_only(World& world, std::string_view what, const std::function<void()>& work);
 
 }  // namespace fullshard::comm
