@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <numeric>
 #include <thread>
 
@@ -197,6 +198,22 @@ TEST(Watchman, InterruptsWhenARankDies) {
   watched.dead = false;
   watched.watchman.begin(base::Deadline::after(std::chrono::minutes(1)));
   watched.watchman.end();  // what was is forgotten
+}
+
+// As the abort of a backend may, whose devices do not answer.
+TEST(Watchman, AnInterruptThatBlocksHoldsUpNobody) {
+  std::promise<void> begun;
+  std::promise<void> let_go;
+  device::Watchman watchman{{[] { throw base::Error(base::ErrorCode::kPeerLost, "gone", 3); },
+                             [] {},
+                             [&] {
+                               begun.set_value();
+                               let_go.get_future().wait();
+                             }}};
+  watchman.begin(base::Deadline::after(std::chrono::minutes(1)));
+  begun.get_future().wait();
+  EXPECT_EQ(expect_error(base::ErrorCode::kPeerLost, [&] { watchman.end(); }).rank(), 3);
+  let_go.set_value();
 }
 
 }  // namespace

@@ -36,13 +36,15 @@ void Watchman::end() {
   if (trouble_) std::rethrow_exception(std::exchange(trouble_, nullptr));
 }
 
-void Watchman::inspect() {
+// Whether the operation can still end well.
+bool Watchman::inspect() {
   try {
     duties_.look();
     if (deadline_->passed()) duties_.time_out();
+    return true;
   } catch (...) {
     trouble_ = std::current_exception();
-    duties_.interrupt();
+    return false;
   }
 }
 
@@ -55,7 +57,10 @@ void Watchman::run() {
     }
     // Most operations end before the first look.
     changed_.wait_for(lock, std::min(kRound, deadline_->remaining()));
-    if (deadline_ && !trouble_ && !closing_) inspect();
+    if (!deadline_ || trouble_ || closing_ || inspect()) continue;
+    lock.unlock();
+    duties_.interrupt();
+    lock.lock();
   }
 }
 

@@ -16,27 +16,31 @@ namespace fullshard::comm::device {
 class Watchman {
  public:
   struct Duties {
-    std::function<void()> look;       ///< throws when the operation cannot end well any more
-    std::function<void()> time_out;   ///< throws; called when the deadline has passed
-    std::function<void()> interrupt;  ///< makes the operation end; called once after either threw
+    std::function<void()> look;      ///< throws when the operation cannot end well any more
+    std::function<void()> time_out;  ///< throws; called when the deadline has passed
+    /// Makes the operation end; called once after either threw. May block: only the destructor
+    /// waits for it.
+    std::function<void()> interrupt;
   };
 
   explicit Watchman(Duties duties);
+  /// Once this has returned, no duty is being done.
   ~Watchman();
   Watchman(const Watchman&) = delete;
   Watchman& operator=(const Watchman&) = delete;
 
   void begin(base::Deadline deadline);
 
-  /// Once this has returned, no duty is being done. Throws what a duty threw since begin().
+  /// Once this has returned, no duty is being done but perhaps interrupt. Throws what a duty threw
+  /// since begin().
   void end();
 
  private:
   void run();
-  void inspect();
+  bool inspect();
 
   Duties duties_;
-  std::mutex mutex_;  // guards what follows; held while on duty
+  std::mutex mutex_;  // guards what follows; held while on duty, but for interrupt
   std::condition_variable changed_;
   std::optional<base::Deadline> deadline_;
   std::exception_ptr trouble_;
