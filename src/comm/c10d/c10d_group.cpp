@@ -161,6 +161,7 @@ void C10dGroup::run(std::uint64_t number, const OperationRecord& record,
     carry_out(number, record, algorithm);
   } catch (const Error& error) {
     flight.fail();
+    membership_->announce_failure();
     rethrow(error);
   }
   flight.finish();

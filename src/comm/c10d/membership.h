@@ -99,6 +99,10 @@ class Membership {
   /// Makes this the group's failure unless it already has one, tells the others, and interrupts.
   void fail(base::ErrorCode code, int cause_rank, std::string message) noexcept;
 
+  /// Tells the others of the group's failure and interrupts, if that has not been done: when the
+  /// operation that was going on has failed, it need not be given time to end well any more.
+  void announce_failure() noexcept;
+
   /// This rank gives up.
   void abort(std::string_view reason) noexcept;
 
@@ -162,7 +166,6 @@ class Membership {
   std::string last_seen_locked(int peer) const;
   std::optional<Failure> absence_locked(int peer) const;
   bool record_locked(std::optional<Failure> failure);
-  void announce_failure() noexcept;
   void say_last_words() noexcept;
 
   std::unique_ptr<Link> control_;
