@@ -218,15 +218,18 @@ TEST(Init, C7_WorldsAreMadeOneAfterTheOtherInAProcess) {
 }
 
 TEST(Init, C7_SurvivorsOfADeathMakeAWorldOfTheirOwn) {
-  for (const auto backend : {BackendChoice::kShm, BackendChoice::kGloo}) {
+  for (const auto backend : {BackendChoice::kShm, BackendChoice::kHosts, BackendChoice::kGloo}) {
     const Listening listening;
     const SharedFlags joined(3);
     Processes processes;
     for (int rank = 0; rank < 3; ++rank) {
       processes.start([&, rank] {
         become_rank(rank, 3, listening.port, listening.fd);
+        if (backend == BackendChoice::kHosts)
+          setenv("FULLSHARD_HOST", rank < 2 ? "alpha" : "beta", 1);
         CommOptions options = kPatient;
         options.backend = backend;
+        options.interface = "lo";
         {
           World world = init(options);
           expect_sum_of_ranks(world);
