@@ -93,14 +93,23 @@ bool shares_memory(Backend backend) {
          backend == Backend::kShmProcesses || backend == Backend::kMixedStandIn;
 }
 
-// What a rank does in a world of which rank 1 has the fault.
+// What a rank does in a group of which rank 1 has the fault.
 using Check = std::function<void(Group& group, const std::function<void()>& call)>;
+
+std::shared_ptr<Group> world_group(World& world) { return world.mesh().all; }
+
+// Of the same ranks in another order.
+std::shared_ptr<Group> turned_subgroup(World& world) {
+  return world.group().subgroup(std::vector<int>{2, 1, 0});
+}
 
 class Faults : public ::testing::TestWithParam<Backend> {
  protected:
-  /// Each of the named operations in a world of its own; without names, all that there are.
+  /// Each of the named operations in a world of its own; without names, all that there are. In the
+  /// world's group, or in one that `choose` makes of it.
   void run(Fault fault, const Check& check, base::Duration timeout = seconds(60),
-           const std::vector<std::string>& names = {}) {
+           const std::vector<std::string>& names = {},
+           const std::function<std::shared_ptr<Group>(World&)>& choose = world_group) {
     for (const Operation& operation : operations()) {
       const bool named = std::count(names.begin(), names.end(), operation.name) > 0;
       if (!names.empty() && !named) continue;
@@ -108,13 +117,14 @@ class Faults : public ::testing::TestWithParam<Backend> {
       SCOPED_TRACE(operation.name);
       fault.rank = kVictim;
       fault.operation = operation.name;
-      const SharedFlags warm(kRanks);
+      const SharedFlags made(kRanks);
       const auto body = [&](World& world) {
         world.group().barrier({"warm-up", 1});
-        // Nobody may die while another one is still on its way out of the barrier.
-        warm.set(world.rank(), 1);
-        for (int rank = 0; rank < kRanks; ++rank) warm.await(rank);
-        FaultyGroup group(world.mesh().all, fault);
+        const auto chosen = choose(world);
+        // Nobody may die while another one is still on its way to here.
+        made.set(world.rank(), 1);
+        for (int rank = 0; rank < kRanks; ++rank) made.await(rank);
+        FaultyGroup group(chosen, fault);
         check(group, [&] { operation.call(group); });
       };
       const bool fatal = fault.kind == Fault::Kind::kKill || fault.kind == Fault::Kind::kStop;
@@ -203,6 +213,15 @@ TEST_P(FatalFaults, ARankThatDiesIsNamedByAll) {
   run({.kind = Fault::Kind::kKill}, [](Group&, const auto& call) {
     EXPECT_EQ(expect_error(ErrorCode::kPeerLost, call).rank(), kVictim);
   });
+}
+
+TEST_P(FatalFaults, ARankThatDiesInASubgroupIsNamedByAll) {
+  run(
+      {.kind = Fault::Kind::kKill},
+      [](Group&, const auto& call) {
+        EXPECT_EQ(expect_error(ErrorCode::kPeerLost, call).rank(), kVictim);
+      },
+      seconds(60), {}, turned_subgroup);
 }
 
 TEST_P(FatalFaults, ARankThatStopsIsNamedByAllWhenTheDeadlinePasses) {
