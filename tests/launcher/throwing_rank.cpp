@@ -1,9 +1,10 @@
-// throwing_rank BACKEND: one rank of a sharded training, over shm, hosts (of two ranks each) or
-// gloo. Rank 2 throws in the forward of its third step.
+// throwing_rank BACKEND FILE: one rank of a sharded training, over shm, hosts (of two ranks each)
+// or gloo. Rank 2 throws in the forward of its third step, after making the file.
 
 #include <torch/torch.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 
@@ -20,12 +21,15 @@ struct Net : torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& x) {
     const at::Tensor hidden = layers[0]->as<torch::nn::Linear>()->forward(x);
-    if (bad_sample) throw std::runtime_error("bad sample 17");
+    if (!bad_sample.empty()) {
+      std::ofstream{bad_sample};
+      throw std::runtime_error("bad sample 17");
+    }
     return layers[1]->as<torch::nn::Linear>()->forward(hidden);
   }
 
   torch::nn::ModuleList layers{torch::nn::Linear(8, 8), torch::nn::Linear(8, 8)};
-  bool bad_sample = false;
+  std::string bad_sample;  // the file to make then; empty: the samples are good
 };
 
 comm::CommOptions options_for(const std::string& backend) {
@@ -35,13 +39,13 @@ comm::CommOptions options_for(const std::string& backend) {
   return options;
 }
 
-void train(const comm::CommOptions& options) {
+void train(const comm::CommOptions& options, const std::string& file) {
   comm::World world = comm::World::init(options);
   const auto net = std::make_shared<Net>();
   const auto sharded = shard::fully_shard(net, world.mesh());
   torch::optim::SGD optimizer(sharded.parameters(), 0.01);
   for (int step = 1;; ++step) {
-    net->bad_sample = world.rank() == 2 && step == 3;
+    if (world.rank() == 2 && step == 3) net->bad_sample = file;
     optimizer.zero_grad();
     net->forward(torch::ones({4, 8})).mean().backward();
     optimizer.step();
@@ -53,7 +57,7 @@ void train(const comm::CommOptions& options) {
 int main(int, char** argv) {
   at::set_num_threads(1);
   try {
-    train(options_for(argv[1]));
+    train(options_for(argv[1]), argv[2]);
   } catch (const std::exception& error) {
     base::report_error(error);
   }
