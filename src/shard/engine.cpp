@@ -338,7 +338,10 @@ void Engine::with_unit(std::size_t unit, const std::function<void(std::byte*)>& 
 }
 
 void Engine::take_part() {
-  if (!options_.dynamic) return;
+  if (options_.dynamic) catch_up();
+}
+
+void Engine::catch_up() {
   end_update();
   memory_->take_part(gate_->version());
 }

@@ -82,6 +82,7 @@ class Engine {
   schedule::ScheduleOptions schedule_options() const;
   std::int64_t limit_by_schedule() const;
   at::Tensor make_shard(std::size_t unit, std::size_t parameter);
+  void catch_up();
   void require_no_scope() const;
   void require_paged(std::size_t index) const;
   void take_gradient(std::size_t index, const at::Tensor& gradient);

@@ -56,8 +56,7 @@ void Engine::take_gradient(std::size_t index, const at::Tensor& gradient) {
   require_paged(index);
   accounted([&] {
     // A pass that reads no sharded unit would leave the update open while it waits for the others.
-    end_update();
-    memory_->take_part(gate_->version());
+    catch_up();
     note_backward();
     reducer_->add(places_[index].unit, places_[index].parameter, gradient);
   });

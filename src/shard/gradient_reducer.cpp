@@ -62,17 +62,18 @@ GradientReducer::GradientReducer(std::vector<FlatUnit>& units, int rank)
       rank_(rank),
       begun_(units.size(), false),
       remaining_(units.size(), -1),
-      handed_over_(units.size(), false) {
+      handed_over_(units.size(), false),
+      has_earlier_(units.size(), false) {
   for (const FlatUnit& unit : units_) own_.emplace_back(unit);
 }
 
 void GradientReducer::begin_round() {
   if (in_round_) return;
   in_round_ = true;
-  has_earlier_ = false;
   ++round_;
   std::fill(begun_.begin(), begun_.end(), false);
   std::fill(handed_over_.begin(), handed_over_.end(), false);
+  std::fill(has_earlier_.begin(), has_earlier_.end(), false);
 }
 
 void GradientReducer::begin_unit(std::size_t unit) {
@@ -106,8 +107,8 @@ void GradientReducer::release_unused() {
 
 void GradientReducer::finish_pass() {
   std::fill(remaining_.begin(), remaining_.end(), -1);
-  has_earlier_ = in_round_;
-  if (in_round_ && sync_) finish_round();
+  if (in_round_ && sync_) return finish_round();
+  if (in_round_) has_earlier_ = begun_;
 }
 
 void GradientReducer::finish_round() {
@@ -125,6 +126,10 @@ void GradientReducer::finish_round() {
 
 void GradientReducer::abandon_round() {
   if (!in_round_) return;
+  if (gives_directly()) {
+    std::fill(remaining_.begin(), remaining_.end(), -1);
+    return finish_round();
+  }
   if (std::find(handed_over_.begin(), handed_over_.end(), true) != handed_over_.end()) {
     throw base::Error(
         base::ErrorCode::kMisuse,
@@ -132,16 +137,20 @@ void GradientReducer::abandon_round() {
         "the other ranks; this rank's gradients cannot be completed, so the job must stop",
         rank_);
   }
-  if (!has_earlier_) return discard_unsynchronised();
+  const auto is_touched = [&](std::size_t unit) { return remaining_[unit] != -1; };
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (remaining_[unit] == -1 || !keeps_any(unit)) continue;
+    if (!is_touched(unit) || !has_earlier_[unit] || !keeps_any(unit)) continue;
     throw base::Error(
         base::ErrorCode::kMisuse,
-        fmt::format("a backward pass ended with an exception after it had added gradients of '{}' "
-                    "to those of earlier passes without sync, which cannot be told apart any more; "
-                    "call zero_grad() and begin the step anew",
-                    units_[unit].name),
+        fmt::format(
+            "a backward pass ended with an exception after it had added gradients of '{}' "
+            "to those of earlier passes without sync, which cannot be told apart any more; "
+            "call zero_grad() of the sharded model or of the module, and begin the step anew",
+            units_[unit].name),
         rank_);
+  }
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (is_touched(unit)) forget(unit);
   }
   std::fill(remaining_.begin(), remaining_.end(), -1);
 }
@@ -155,7 +164,7 @@ bool GradientReducer::keeps_any(std::size_t unit) {
 
 void GradientReducer::discard_unsynchronised() {
   std::fill(remaining_.begin(), remaining_.end(), -1);
-  has_earlier_ = false;
+  std::fill(has_earlier_.begin(), has_earlier_.end(), false);
   for (std::size_t unit = 0; unit < units_.size() && in_round_; ++unit) {
     if (begun_[unit] && !handed_over_[unit]) forget(unit);
   }

@@ -71,8 +71,9 @@ class GradientReducer {
   void finish_pass();
 
   /// Forgets what a backward pass that threw has made, but not what passes without sync had left
-  /// before it. Throws base::Error(kMisuse) when it had handed gradients to other ranks, or added
-  /// some to those of earlier passes, until discard_unsynchronised().
+  /// before it. Throws base::Error(kMisuse) when it had handed gradients to other ranks, from then
+  /// on, or had added some to those of earlier passes, until discard_unsynchronised(). A rank by
+  /// itself keeps in the shards' .grad what unsharded training would have there.
   void abandon_round();
 
   /// Not inside a pass: forgets gradients that passes without sync, or that threw, have left, of
@@ -112,6 +113,8 @@ class GradientReducer {
   virtual void forget(std::size_t unit, std::size_t parameter) = 0;
   /// What was kept for a parameter of such a unit; undefined where nothing was.
   virtual at::Tensor kept(std::size_t unit, std::size_t parameter) = 0;
+  /// Whether gradients are the shards' as they come, because there are no other ranks.
+  virtual bool gives_directly() const { return false; }
   /// Whether units are handed over inside backward, as they become complete.
   virtual bool hands_over_early() const { return true; }
   /// Gives this rank's gradients of a complete unit to the others. Does not wait.
@@ -155,11 +158,11 @@ class GradientReducer {
 
   int rank_;
   bool in_round_ = false;
-  bool has_earlier_ = false;  // in this round a pass has left gradients to the next
   bool sync_ = true;
   std::vector<bool> begun_;              // by unit: it was entered in this round
   std::vector<std::int64_t> remaining_;  // by unit: gradients to come in this pass, -1 for all
   std::vector<bool> handed_over_;        // by unit: in this round
+  std::vector<bool> has_earlier_;        // by unit: gradients of passes of this round that are over
   std::int64_t held_bytes_ = 0;
   std::int64_t peak_held_bytes_ = 0;
 };

@@ -36,6 +36,7 @@ class SharedReducer : public GradientReducer {
   void collect() override;
 
  protected:
+  bool gives_directly() const override { return is_direct(); }
   void enter_unit(std::size_t unit) override;
   void keep(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) override;
   void forget(std::size_t unit) override;
