@@ -30,23 +30,21 @@ Pager& pager_of(const PagedStorage& storage, const std::string& op) {
   return *pager;
 }
 
-// The paged tensors among an operator's arguments. This thread is in use of their pagers from when
-// they are announced, for as long as the object lives.
+// The paged tensors among an operator's arguments; lives until the operator has run.
 class Operands {
  public:
   Operands() = default;
   Operands(const Operands&) = delete;
   Operands& operator=(const Operands&) = delete;
   ~Operands() {
-    for (Pager* pager : entered_) pager->leave();
+    for (Pager* pager : used_) pager->end_use();
   }
 
   /// For an operator with this storage among its arguments.
-  Pager& enter(const PagedStorage& storage, const std::string& op) {
+  Pager& use(PagedStorage& storage, const std::string& op) {
     Pager& pager = pager_of(storage, op);
-    if (std::find(entered_.begin(), entered_.end(), &pager) == entered_.end()) {
-      pager.enter(storage, op);
-      entered_.push_back(&pager);
+    if (std::find(used_.begin(), used_.end(), &pager) == used_.end()) {
+      if (pager.begin_use(storage, op)) used_.push_back(&pager);
     }
     return pager;
   }
@@ -64,7 +62,7 @@ class Operands {
   }
 
   void announce(const std::string& op) {
-    for (const PagedStorage* storage : storages_) enter(*storage, op);
+    for (PagedStorage* storage : storages_) use(*storage, op);
     if (are_of_several_units()) {
       const Pager* last = nullptr;
       for (const PagedStorage* storage : storages_) {
@@ -95,7 +93,7 @@ class Operands {
     });
   }
 
-  c10::SmallVector<Pager*, 4> entered_;
+  c10::SmallVector<Pager*, 4> used_;  // that are to hear of the end
   c10::SmallVector<PagedStorage*, 8> storages_;
   c10::SmallVector<Access, 8> accesses_;
 };
@@ -107,7 +105,7 @@ void page_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
   Operands operands;
   if (!arguments.empty() && (*stack)[first].isTensor()) {
     PagedStorage* storage = paged_storage((*stack)[first].toTensor());
-    if (storage != nullptr && operands.enter(*storage, schema.name())
+    if (storage != nullptr && operands.use(*storage, schema.name())
                                   .replace(*storage, schema.name(), arguments.size(), *stack)) {
       return;
     }

@@ -61,6 +61,46 @@ UnitPager::~UnitPager() {
   }
 }
 
+// Uses units as an operator does.
+class UnitPager::UseScope {
+ public:
+  UseScope(UnitPager& pager, std::string_view call) : pager_(pager) {
+    pager_.claim(pager_.units_.front().name, call);
+  }
+  ~UseScope() { pager_.end_use(); }
+  UseScope(const UseScope&) = delete;
+  UseScope& operator=(const UseScope&) = delete;
+
+ private:
+  UnitPager& pager_;
+};
+
+bool UnitPager::begin_use(PagedStorage& storage, std::string_view op) {
+  const bool is_always_there =
+      units_[static_cast<std::size_t>(storage.index())].stay == Stay::kNeverAway;
+  if (is_always_there || pinned()) return false;
+  claim(storage.name(), op);
+  return true;
+}
+
+void UnitPager::claim(const std::string& name, std::string_view op) {
+  const std::thread::id self = std::this_thread::get_id();
+  std::thread::id user;
+  if (user_.load(std::memory_order_relaxed) != self &&
+      !user_.compare_exchange_strong(user, self, std::memory_order_acquire)) {
+    throw base::Error(
+        base::ErrorCode::kMisuse,
+        fmt::format("{} of '{}' came while another thread uses parameters of the same sharded "
+                    "model; one thread of a rank may do so at a time",
+                    op, name));
+  }
+  ++use_depth_;
+}
+
+void UnitPager::end_use() noexcept {
+  if (--use_depth_ == 0) user_.store({}, std::memory_order_release);
+}
+
 void UnitPager::use_together(std::span<PagedStorage* const> operands) {
   operands_.clear();
   for (const PagedStorage* storage : operands) {
@@ -136,7 +176,7 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
   if (stay == Stay::kNeverAway) return;
   if (stay == Stay::kForGood) {
     touch_kept(unit);
-    if (in_step) follower_.on_staying(phase, gathered_to_stay_);
+    follower_.on_staying(phase, gathered_to_stay_);
   } else if (in_step) {
     touch_in_step(unit, phase);
   } else {
@@ -260,6 +300,7 @@ void UnitPager::close_inference() {
 }
 
 void UnitPager::end_step() {
+  const UseScope use(*this, "the end of a step");
   close_inference();
   evict_step();
   held_.clear();
@@ -273,6 +314,7 @@ void UnitPager::evict_step() {
 }
 
 void UnitPager::release() {
+  const UseScope use(*this, "an update or a release");
   end_step();
   kept_.end_step();
   for (std::size_t unit = 0; unit < units_.size(); ++unit) evict(static_cast<int>(unit));
@@ -302,6 +344,7 @@ void UnitPager::with_resident(std::size_t unit, const std::function<void(std::by
     body(pinned_memory_[unit]);
     return;
   }
+  const UseScope use(*this, "reading a whole unit");
   const int number = static_cast<int>(unit);
   const bool was_resident = states_[unit].resident || units_[unit].stay == Stay::kNeverAway;
   if (was_resident) {
@@ -310,8 +353,8 @@ void UnitPager::with_resident(std::size_t unit, const std::function<void(std::by
     return;
   }
   make_room(number);
-  gather(number);
   try {
+    gather(number);
     body(source_->gather(number));
   } catch (...) {
     evict(number);
@@ -320,7 +363,8 @@ void UnitPager::with_resident(std::size_t unit, const std::function<void(std::by
   evict(number);
 }
 
-// Outside of any schedule: where the unit does not fit beside what is there, all of that goes.
+// Where the unit does not fit beside what is there, all of that goes. In the middle of a step the
+// step is planned anew.
 void UnitPager::make_room(int unit) {
   std::int64_t bytes = scheduled_bytes(units_[static_cast<std::size_t>(unit)]);
   for (std::size_t other = 0; other < units_.size(); ++other) {

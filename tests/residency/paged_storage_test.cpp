@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <array>
-#include <future>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +12,6 @@
 namespace fullshard::residency {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -118,33 +116,6 @@ TEST_F(Paged, AnOrphanSaysWhatHappened) {
   storage->orphan();
   EXPECT_THAT(message_of([&] { tensor.sum(); }), HasSubstr("has been destroyed"));
   storage->attach(&pager);
-}
-
-// Whoever comes while another thread is inside an operator would change what it computes with.
-TEST_F(Paged, OneThreadAtATimeUsesAPagersTensors) {
-  class Slow final : public Pager {
-   public:
-    void on_access(PagedStorage& s, Access, std::string_view) override {
-      if (!std::exchange(is_called, true)) {
-        called.set_value();
-        go_on.get_future().wait();
-      }
-      s.map(memory.data());
-    }
-    bool is_called = false;
-    std::promise<void> called, go_on;
-    std::array<double, kSize> memory = {};
-  } slow;
-  storage->attach(&slow);
-  auto other = std::async(std::launch::async, [&] { return tensor.sum().item<double>(); });
-  slow.called.get_future().wait();
-  EXPECT_THAT(message_of([&] { tensor.mul(2); }),
-              AllOf(HasSubstr("aten::mul uses parameter 'layer.weight'"),
-                    HasSubstr("while another thread")));
-  slow.go_on.set_value();
-  EXPECT_EQ(other.get(), 0);
-  EXPECT_EQ(message_of([&] { tensor.mul(2); }), "");
-  storage->orphan();
 }
 
 TEST_F(Paged, ThePagersErrorReachesTheCallerOfBackward) {

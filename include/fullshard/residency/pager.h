@@ -1,10 +1,8 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <span>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 namespace c10 {
@@ -21,18 +19,14 @@ enum class Access { kRead, kWrite };
 /// Whoever owns paged storages. Called in the thread that runs the operator, before it runs.
 class Pager {
  public:
-  Pager() = default;
-  Pager(const Pager&) = delete;
-  Pager& operator=(const Pager&) = delete;
   virtual ~Pager() = default;
 
-  /// The calling thread begins to use the pager's tensors, by what `op` names, until as many calls
-  /// of leave(). Throws base::Error(kMisuse) while another thread does: it may be computing with
-  /// memory that this one would have evicted.
-  void enter(const PagedStorage& storage, std::string_view op);
-  void leave() noexcept;
+  /// Called first of all; returning true asks for end_use() when the operator has run. May throw
+  /// where another thread is inside an operator, whose memory this one's could take away.
+  virtual bool begin_use(PagedStorage& storage, std::string_view op);
+  virtual void end_use() noexcept {}
 
-  /// Called before on_access, when one operator is given parameters of several units: all operands,
+  /// Called before on_access when one operator is given parameters of several units: all operands,
   /// some of which may be another pager's. What on_access brings in for one of them must still be
   /// there when the operator runs.
   virtual void use_together(std::span<PagedStorage* const> operands);
@@ -46,10 +40,6 @@ class Pager {
   /// arguments at the end of `stack` by its results.
   virtual bool replace(PagedStorage& storage, std::string_view op, std::size_t arguments,
                        std::vector<c10::IValue>& stack);
-
- private:
-  std::atomic<std::thread::id> user_ = {};  // the thread that has entered, if any
-  int depth_ = 0;                           // of its calls of enter(); only it looks
 };
 
 }  // namespace fullshard::residency

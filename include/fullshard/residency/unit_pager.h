@@ -2,12 +2,14 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "fullshard/residency/paged_storage.h"
@@ -71,8 +73,8 @@ struct UnitResidency {
 /// and evicts by schedule. Steps that run with gradients are traced and then follow a schedule; in
 /// passes without gradients the touched unit is the only resident one, and it stays until the next
 /// touch or until release(). There, and of units that are kept for good, what came next the last
-/// time is gathered ahead, as many units as options.forward_prefetch says. Used by the rank's own
-/// thread.
+/// time is gathered ahead, as many units as options.forward_prefetch says. One thread at a time may
+/// use units that are not always there.
 class UnitPager final : public Pager {
  public:
   /// `in_backward` says whether the calling thread is inside a backward pass.
@@ -81,6 +83,11 @@ class UnitPager final : public Pager {
   UnitPager(const UnitPager&) = delete;
   UnitPager& operator=(const UnitPager&) = delete;
   ~UnitPager() override;
+
+  /// Throws base::Error(kMisuse) while another thread is inside an operator on units that come and
+  /// go, or brings in or evicts some; so do end_step(), release(), pin() and with_resident().
+  bool begin_use(PagedStorage& storage, std::string_view op) override;
+  void end_use() noexcept override;
 
   /// Units that one operator uses stay until a unit that it does not use is touched. Throws
   /// base::Error(kInvalidArgument) where that exceeds the schedule's limit.
@@ -116,6 +123,8 @@ class UnitPager final : public Pager {
   const UnitUses& uses() const { return uses_; }
 
  private:
+  class UseScope;
+  void claim(const std::string& name, std::string_view op);
   void touch_kept(int unit);
   void touch_in_step(int unit, schedule::Phase phase);
   void touch_without_gradients(int unit);
@@ -139,6 +148,8 @@ class UnitPager final : public Pager {
   std::vector<PagedUnit> units_;
   std::unique_ptr<UnitSource> source_;
   std::vector<UnitResidency> states_;
+  std::atomic<std::thread::id> user_ = {};  // the thread inside an operator or a call of this class
+  int use_depth_ = 0;                       // how often; only that thread looks
   schedule::Follower follower_;
   UnitUses uses_;
   std::function<bool()> in_backward_;
