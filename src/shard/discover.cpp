@@ -170,7 +170,13 @@ class Discovery {
     unit.parameters = std::move(kept);
   }
 
+  struct Memory {
+    std::uintptr_t begin;
+    std::string name;  // of the parameter there
+  };
+
   // Two tensors over one memory, for instance tied by set_data, would each get memory of its own.
+  // Where elements do not lie side by side, only tensors that begin at the same one are noticed.
   void check_apart(const FoundParameter& parameter) {
     const at::Tensor& tensor = parameter.tensor;
     if (tensor.numel() == 0) return;
@@ -181,15 +187,21 @@ class Discovery {
         begin +
         static_cast<std::uintptr_t>((last + 1) * static_cast<std::int64_t>(tensor.element_size()));
     const auto next = memory_.lower_bound(begin + 1);  // by its end
-    if (next != memory_.end() && next->second.begin < end) {
+    const auto same = begins_.find(begin);
+    const bool is_dense = tensor.is_non_overlapping_and_dense();
+    const std::string* other = nullptr;
+    if (same != begins_.end()) other = &same->second;
+    if (is_dense && next != memory_.end() && next->second.begin < end) other = &next->second.name;
+    if (other != nullptr) {
       throw base::Error(
           base::ErrorCode::kInvalidArgument,
           fmt::format(
               "parameters '{}' and '{}' are two tensors over one memory, and sharding would "
               "untie them; register one tensor under both names",
-              next->second.name, parameter.names.front()));
+              *other, parameter.names.front()));
     }
-    memory_[end] = {begin, parameter.names.front()};
+    begins_.emplace(begin, parameter.names.front());
+    if (is_dense) memory_[end] = {begin, parameter.names.front()};
   }
 
   void check_rules() const {
@@ -284,11 +296,8 @@ class Discovery {
   std::unordered_map<std::string, std::vector<const ModelNode*>> holders_;
   std::unordered_map<std::string, std::size_t> unit_of_module_;
   std::unordered_map<const c10::TensorImpl*, std::pair<std::size_t, std::size_t>> places_;
-  struct Memory {
-    std::uintptr_t begin;
-    std::string name;  // of the parameter there
-  };
-  std::map<std::uintptr_t, Memory> memory_;  // of those to be sharded, by its end
+  std::map<std::uintptr_t, Memory> memory_;                 // of those to be sharded, by its end
+  std::unordered_map<std::uintptr_t, std::string> begins_;  // names of all, by their first element
 };
 
 }  // namespace

@@ -307,6 +307,21 @@ TEST(Behaviours, E1_TensorsTiedByTheirMemoryAreAnError) {
   }
 }
 
+// Cut from one matrix by columns, they share no element though their memory is interleaved.
+TEST(Behaviours, E1_ColumnsOfOneMatrixAreNotTied) {
+  Problem task = kRepeated;
+  task.build = [] {
+    const auto model = kRepeated.build();
+    auto& net = static_cast<Repeated&>(*model);
+    const at::NoGradGuard no_grad;
+    const at::Tensor both = at::cat({net.layer->weight, net.other->weight}, 1);
+    net.layer->weight.set_data(both.narrow(1, 0, 4));
+    net.other->weight.set_data(both.narrow(1, 4, 4));
+    return model;
+  };
+  testing::expect_equal_training(task, {.ranks = 2});
+}
+
 // As where all parameters of a model are cut from one run of memory.
 TEST(Behaviours, E1_TensorsSideBySideInOneMemoryAreNotTied) {
   Problem task = kRepeated;
