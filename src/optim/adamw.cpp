@@ -73,6 +73,10 @@ std::optional<at::Tensor> clip(std::vector<at::Tensor>& grads, double coefficien
   return at::full({}, 1.0 / coefficient, grads.front().options().dtype(at::kFloat));
 }
 
+// Where a parameter may refuse to be written, as a shard does, it does so here, before anything of
+// the step has happened.
+void announce_write(const at::Tensor& tensor) { tensor.narrow(0, 0, 0).zero_(); }
+
 }  // namespace
 
 AdamW::AdamW(std::vector<state::ShardedTensor> parameters, AdamWOptions options,
@@ -95,6 +99,9 @@ void AdamW::step(double lr, std::optional<double> clip_coefficient) {
   validate_step(lr, clip_coefficient);
   const torch::NoGradGuard no_grad;
   for (Group& group : groups_) collect_gradients(group);
+  for (const Group& group : groups_) {
+    if (!group.tensors.empty()) announce_write(group.tensors.front());
+  }
   for (Group& group : groups_) update(group, lr, clip_coefficient);
 }
 

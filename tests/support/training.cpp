@@ -164,6 +164,10 @@ std::vector<at::Tensor> unique_parameters(const torch::nn::Module& module) {
   return out;
 }
 
+optim::AdamW fused_adamw(const shard::ShardedModule& sharded) {
+  return {sharded.named_parameters(), {.lr = kRate, .weight_decay = kDecay}, {}};
+}
+
 shard::StateDict train_reference(const Problem& problem, const TrainOptions& options) {
   const auto model = problem.build();
   const auto optimizer = stock_optimizer(options.optimizer, unique_parameters(*model));
@@ -186,9 +190,7 @@ void train_steps(Model& model, const shard::ShardedModule& sharded, comm::World&
   std::unique_ptr<torch::optim::Optimizer> stock;
   std::unique_ptr<optim::AdamW> fused;
   if (options.optimizer == Optimizer::kFusedAdamW) {
-    fused = std::make_unique<optim::AdamW>(sharded.named_parameters(),
-                                           optim::AdamWOptions{.lr = kRate, .weight_decay = kDecay},
-                                           std::vector<optim::GroupRule>{});
+    fused = std::make_unique<optim::AdamW>(fused_adamw(sharded));
   } else {
     stock = stock_optimizer(options.optimizer, sharded.parameters());
   }

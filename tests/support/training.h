@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "fullshard/comm/world.h"
+#include "fullshard/optim/adamw.h"
 #include "fullshard/shard/fully_shard.h"
 
 // Training the same thing twice: as one unsharded process (REF) and sharded over ranks.
@@ -75,6 +76,9 @@ Batch rows_of_rank(const Batch& batch, int rank, int size);
 /// An optimizer of libtorch over the given parameters, with the settings every test here uses.
 std::unique_ptr<torch::optim::Optimizer> stock_optimizer(Optimizer kind,
                                                          const std::vector<at::Tensor>& parameters);
+
+/// Ours, over the parts of this rank, with the same settings.
+optim::AdamW fused_adamw(const shard::ShardedModule& sharded);
 
 /// The parameters, a tied one once: torch::nn::Module::parameters() lists it under each of its
 /// names.

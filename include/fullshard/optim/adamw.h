@@ -38,7 +38,7 @@ class AdamW {
   /// are, and so do their step counters. With a clip coefficient the gradients are multiplied by
   /// it, as if before the step, and are left multiplied. Throws kMisuse, before anything has
   /// changed, when a gradient does not fit its parameter or the coefficient is not a finite number
-  /// above 0.
+  /// above 0; and what writing to a parameter throws, which a shard does not always allow.
   void step(double lr, std::optional<double> clip_coefficient = std::nullopt);
   void step() { step(options_.lr); }
 
