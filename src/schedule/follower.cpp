@@ -253,11 +253,14 @@ void Follower::remember_trace() {
 /// Only the first of several steps between two updates gathers what stays.
 void Follower::remember_staying() {
   if (staying_.empty()) return;
-  std::optional<Schedule>& planned = plans_[static_cast<std::size_t>(kind_of_step())];
+  const Kind kind = kind_of_step();
+  std::optional<Schedule>& planned = plans_[static_cast<std::size_t>(kind)];
   if (!planned) planned.emplace().units = static_cast<int>(unit_bytes_.size());
-  planned->staying.swap(staying_);
+  planned->staying.assign(staying_.begin(), staying_.end());
+  for (Staying& unit : staying_) unit.after = 0;
+  std::optional<Schedule>& others = plans_[static_cast<std::size_t>(other(kind))];
+  if (others) others->staying.assign(staying_.begin(), staying_.end());
   staying_.clear();
-  staying_.reserve(unit_bytes_.size());
 }
 
 }  // namespace fullshard::schedule

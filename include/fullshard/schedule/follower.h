@@ -51,7 +51,8 @@ class Follower {
   Decision on_touch(int unit, Phase phase) { return on_touch({unit, phase}); }
 
   /// Notes that units outside the plans have been touched, which stay until the next update, and
-  /// what was gathered for it. The plan of a step has them as they were gathered the last time.
+  /// what was gathered for it. The plan of a step has them as they were gathered the last time; in
+  /// that of the other kind they are there from the beginning.
   void on_staying(Phase phase, std::span<const Ahead> gathered);
 
   /// Closes the step, also one cut short by an exception, and returns the units that are still

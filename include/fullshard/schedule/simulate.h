@@ -16,7 +16,8 @@ struct SimulationResult {
   std::vector<std::int64_t> unit_gathers;  ///< gathers by unit
 };
 
-/// Replays a schedule without tensors, as the first step after an update: what stays is gathered.
+/// Replays a schedule without tensors, as the first step after an update, in which what stays is
+/// gathered; in later ones it is there from the beginning, so that their peak may be higher.
 /// Throws base::Error(kInvalidArgument) naming the event when the schedule evicts a unit that is
 /// not resident, gathers one ahead that is, joins one to a gather that is none, names a unit that
 /// unit_bytes lacks, leaves a unit resident at the end that does not stay, or evicts one that does.
