@@ -6,6 +6,8 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <set>
+#include <string>
 
 #include "bench/contender.h"
 #include "bench/progress.h"
@@ -33,7 +35,13 @@ void validate(const StepBenchOptions& options) {
     reject("--units and --atoms: expected one value at least");
   }
   validate(options.spec);
-  for (const auto& [name, spec] : sharded_specs(options)) validate(spec);
+  std::set<std::string> seen;
+  for (const auto& [name, spec] : sharded_specs(options)) {
+    validate(spec);
+    if (!seen.insert(spec.units + " " + spec.atom).second) {
+      reject("--units and --atoms: the same value stands there twice");
+    }
+  }
   if (options.pairs < 1) {
     reject(fmt::format("--pairs: found {}; expected an integer, 1 or more", options.pairs));
   }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "bench/contender.h"
 #include "bench/step_report.h"
 
 namespace fullshard::bench {
@@ -24,7 +25,7 @@ Json json_of(const Machine& machine) {
 
 Json json_of(const StepBenchOptions& options) {
   return {{"shape_name", options.shape_name},
-          {"spec", Json::parse(to_json(options.spec))},
+          {"spec", Json::parse(to_json(sharded_specs(options).front().second))},
           {"units", options.units},
           {"atoms", options.atoms},
           {"pairs", options.pairs},

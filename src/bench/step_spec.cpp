@@ -97,7 +97,11 @@ void validate(const StepSpec& spec) {
   }
   require_one_of("strategy", spec.strategy, strategy_names());
   require_one_of("atoms", spec.atom, atom_names());
-  if (least_unit(spec.units) <= 0) require_one_of("units", spec.units, units_names());
+  if (least_unit(spec.units) > 0) return;
+  const std::vector<std::string> words = units_names();
+  if (std::ranges::find(words, spec.units) != words.end()) return;
+  reject(fmt::format("--units: found \"{}\"; expected {} or a number of parameters, 1 or more",
+                     spec.units, fmt::join(words, ", ")));
 }
 
 std::string to_json(const StepSpec& spec) { return nlohmann::json(spec).dump(); }

@@ -62,8 +62,9 @@ TEST(StepSpec, UnusableValuesAreNamed) {
   EXPECT_THAT(message({.steps = 1}), HasSubstr("--steps: found 1"));
   EXPECT_THAT(message({.strategy = "FULL"}),
               HasSubstr("FULL_SHARD, SHARD_GRAD_OP, SHARD_OPTIMIZER_ONLY, NO_SHARD"));
-  EXPECT_THAT(message({.units = "layers"}),
-              HasSubstr("--units: found \"layers\"; expected one of automatic, blocks, whole"));
+  EXPECT_THAT(
+      message({.units = "layers"}),
+      HasSubstr("--units: found \"layers\"; expected automatic, blocks, whole or a number"));
   EXPECT_THAT(message({.units = "-5"}), HasSubstr("--units: found \"-5\""));
   EXPECT_THAT(message({.atom = "column"}), HasSubstr("element, row, parameter, unit"));
   EXPECT_NO_THROW(validate(StepSpec{}));

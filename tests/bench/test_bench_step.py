@@ -59,12 +59,13 @@ def test_counters_are_those_of_the_sharded_run(bench):
 
 
 def test_granularities_of_sharding_are_contenders(bench):
-    done = bench.run(*TINY, "--no-memory", "--units", "blocks,whole,1000", "--atoms", "element,unit",
+    done = bench.run(*TINY, "--no-memory", "--units", "blocks,whole,1000", "--atoms", "element,row,parameter,unit",
                      "--json", "all.json")
     assert done.returncode == 0, done.stderr
     assert "units blocks, atoms element" in done.stdout
     report = json.loads((bench.folder / "all.json").read_text())
-    names = ["plain", "sharded", "units whole", "units 1000", "atoms unit"]
+    names = ["plain", "sharded", "units whole", "units 1000", "atoms row", "atoms parameter", "atoms unit"]
+    assert report["options"]["spec"]["units"] == "blocks"
     assert [c["name"] for c in report["contenders"]] == names
     details = {name: of_name(report, name)["runs"][0]["details"] for name in names}
     gathered = {name: details[name]["counters"]["peak_unsharded_bytes"] for name in names[1:]}
@@ -72,6 +73,12 @@ def test_granularities_of_sharding_are_contenders(bench):
     assert gathered["units 1000"] < gathered["sharded"] == gathered["atoms unit"]
     assert report["largest_relative_difference"] < 1e-4
     assert list(report["sharded_speed_against"]) == [name for name in names if name != "sharded"]
+
+
+def test_a_granularity_given_twice_is_an_error(bench):
+    done = bench.run(*TINY, "--units", "blocks,whole,blocks")
+    assert done.returncode == 2
+    assert "twice" in done.stderr
 
 
 def test_one_rank_is_compared_with_one_thread(bench):
