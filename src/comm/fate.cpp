@@ -219,13 +219,19 @@ Error Fate::explain(const Error& error, const Group* group) {
       silent};
 }
 
-// Holds the mutex, not the groups: the last to let go of a group must not be the thread that looks.
 std::optional<Error> Fate::find_failure() {
+  const auto [failure, of] = find_raw_failure();
+  if (!failure) return std::nullopt;
+  return explain(*failure, of);
+}
+
+// Holds the mutex, not the groups: the last to let go of a group must not be the thread that looks.
+std::pair<std::optional<Error>, const Group*> Fate::find_raw_failure() {
   const std::lock_guard lock(mutex_);
   for (const auto& [group, owner] : groups_) {
-    if (auto failure = failure_of(*group)) return failure;
+    if (auto failure = failure_of(*group)) return {std::move(failure), group};
   }
-  return std::nullopt;
+  return {};
 }
 
 void Fate::forget(Group& group) noexcept {

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "fullshard/comm/group.h"
@@ -26,7 +27,8 @@ class Fate : public std::enable_shared_from_this<Fate> {
   /// answer. May wait for answers for a short time.
   base::Error explain(const base::Error& error, const Group* group);
 
-  /// Why one of the groups can no longer be used, if so, on whichever thread that was found.
+  /// Why one of the groups can no longer be used, if so, on whichever thread that was found, as
+  /// explain() has it.
   std::optional<base::Error> find_failure();
 
   /// The group is about to end: once this has returned, find_failure() does not look at it.
@@ -38,6 +40,7 @@ class Fate : public std::enable_shared_from_this<Fate> {
 
  private:
   std::vector<std::shared_ptr<Group>> living() noexcept;
+  std::pair<std::optional<base::Error>, const Group*> find_raw_failure();
 
   int process_;
   std::mutex mutex_;  // guards what follows; taken before any lock of a group

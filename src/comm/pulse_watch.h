@@ -21,7 +21,8 @@ class PulseWatch {
  public:
   /// `rank` is this one. The thread calls `find_failure` again and again, and `report` once at
   /// most, with what that found or an error kPeerLost that names the rank which has shown nothing
-  /// for `timeout`, as long as that is not zero. Neither may block.
+  /// for `timeout`, as long as that is not zero. `report` must not block, nor `find_failure` while
+  /// there is none.
   PulseWatch(int rank, shared::Pulse& pulse, base::Duration timeout,
              std::function<std::optional<base::Error>()> find_failure,
              std::function<void(const base::Error&)> report);
