@@ -176,7 +176,15 @@ TEST_P(StoppedRanks, C10_ALoadWithAStoppedRankNamesIt) {
     processes.start([&, rank] {
       comm::World world = join(rank, exchange);
       const Trained trained(world);
-      const StateDict state = trained.sharded.full_state_dict();
+      StateDict state, saved;
+      for (const auto& [name, value] : trained.sharded.full_state_dict()) {
+        state[name] = value + 1;
+        saved[name] = value + 1;
+      }
+      std::vector<at::Tensor> before;
+      for (const auto& shard : trained.sharded.named_parameters()) {
+        before.push_back(shard.tensor.clone());
+      }
       if (rank == 1) raise(SIGSTOP);
       try {
         trained.sharded.load_state_dict(state);
@@ -186,6 +194,10 @@ TEST_P(StoppedRanks, C10_ALoadWithAStoppedRankNamesIt) {
         EXPECT_THAT(std::string(error.what()),
                     AllOf(HasSubstr("rank 1 is lost: it has shown no sign"),
                           StartsWith("load_state_dict: ")));
+      }
+      testing::expect_bitwise_equal(state, saved);
+      for (std::size_t i = 0; i < before.size(); ++i) {
+        EXPECT_TRUE(at::equal(trained.sharded.parameters()[i], before[i])) << "half loaded";
       }
     });
   }
