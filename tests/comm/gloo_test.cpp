@@ -310,8 +310,10 @@ TEST(GlooProcesses, ADeathInTheMiddleOfALargeMessageIsNoticed) {
 
 TEST(GlooProcesses, AStoppedRankRunsIntoTheTimeout) {
   GlooJob job(3, {.timeout = seconds(3)});
+  const SharedFlags joined(3);
   for (int rank = 0; rank < 3; ++rank) {
-    job.start(rank, [rank](World& world) {
+    job.start(rank, [&, rank](World& world) {
+      joined.meet(rank, 3);
       if (rank == 1) raise(SIGSTOP);
       const Error error = expect_error(ErrorCode::kTimeout, [&] {
         world.group().barrier({"blocks.4", 2});

@@ -42,10 +42,12 @@ INSTANTIATE_TEST_SUITE_P(Backends, Heartbeats, ::testing::ValuesIn(processes()),
                          [](const auto& instance) { return name_of(instance.param); });
 
 TEST_P(Heartbeats, AStoppedRankIsNamedLongBeforeTheDeadline) {
+  const SharedFlags warm(3);
   run_ranks_but(
       1, GetParam(), 3,
-      [](World& world) {
+      [&](World& world) {
         world.group().barrier({"warm-up", 1});
+        warm.meet(world.rank(), 3);
         if (world.rank() == 1) raise(SIGSTOP);
         const auto begin = base::Clock::now();
         const Error error = expect_error(ErrorCode::kPeerLost, [&] {
@@ -64,10 +66,12 @@ TEST_P(Heartbeats, AStoppedRankIsNamedLongBeforeTheDeadline) {
 void expect_named_in_groups_without_it(Backend backend, const std::function<void(World&)>& end,
                                        base::Duration heartbeat,
                                        ErrorCode code = ErrorCode::kPeerLost) {
+  const SharedFlags joined(4);
   run_ranks_but(
       3, backend, 4,
       [&](World& world) {
         const Mesh mesh = world.mesh({.replicate = 2});
+        joined.meet(world.rank(), 4);
         if (world.rank() == 3) end(world);
         const Error error = expect_error(code, [&] {
           Group& group = world.rank() < 2 ? *mesh.shard : *mesh.replicate;
@@ -178,9 +182,11 @@ TEST_P(Heartbeats, ARankThatKeepsABoardIsNotMissed) {
 TEST_P(Heartbeats, AreNotAskedForWhenTheTimeoutIsZero) {
   CommOptions options = watched(seconds(0));
   options.timeout = seconds(3);
+  const SharedFlags joined(2);
   run_ranks_but(
       1, GetParam(), 2,
-      [](World& world) {
+      [&](World& world) {
+        joined.meet(world.rank(), 2);
         if (world.rank() == 1) raise(SIGSTOP);
         const Error error = expect_error(ErrorCode::kTimeout, [&] { world.group().barrier({}); });
         EXPECT_EQ(error.rank(), 1);

@@ -171,6 +171,7 @@ TEST(Init, RanksOfAHostShareMemoryInAJobOfSeveral) {
 // The store goes with rank 0, and its last words must not.
 TEST(Init, OverGlooTheDeathOfTheRankWithTheStoreIsNamed) {
   const Listening listening;
+  const SharedFlags joined(3);
   Processes processes;
   for (int rank = 0; rank < 3; ++rank) {
     processes.start([&, rank] {
@@ -178,6 +179,7 @@ TEST(Init, OverGlooTheDeathOfTheRankWithTheStoreIsNamed) {
       CommOptions options = kPatient;
       options.backend = BackendChoice::kGloo;
       World world = init(options);
+      joined.meet(rank, 3);
       if (rank == 0) raise(SIGKILL);
       const Error error = expect_error(ErrorCode::kPeerLost, [&] { world.group().barrier({}); });
       EXPECT_EQ(error.rank(), 0) << error.what();
@@ -233,9 +235,7 @@ TEST(Init, C7_SurvivorsOfADeathMakeAWorldOfTheirOwn) {
         {
           World world = init(options);
           expect_sum_of_ranks(world);
-          // Nobody may die while another one is still on its way out of the sum.
-          joined.set(rank, 1);
-          for (int other = 0; other < 3; ++other) joined.await(other);
+          joined.meet(rank, 3);
           if (rank == 1) raise(SIGKILL);
           const Error error = expect_error(ErrorCode::kPeerLost, [&] {
             while (true) world.group().barrier({});

@@ -26,6 +26,13 @@ class SharedFlags {
   void set(int flag, int value) const { flags_[flag].store(value); }
   int get(int flag) const { return flags_[flag].load(); }
 
+  /// Sets the flag of a rank's number and waits for those of all `ranks`. What one of them does
+  /// then, ends nothing that another is still on its way out of.
+  void meet(int rank, int ranks) const {
+    set(rank, 1);
+    for (int other = 0; other < ranks; ++other) await(other);
+  }
+
   /// Waits until a flag is set to something.
   void await(int flag) const {
     while (get(flag) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));

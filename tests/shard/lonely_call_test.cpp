@@ -170,6 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Between, StoppedRanks,
 
 // By its heartbeat, long before the deadline.
 TEST_P(StoppedRanks, C10_ALoadWithAStoppedRankNamesIt) {
+  const SharedFlags ready(4);
   const FileExchange exchange;
   comm::testing::Processes processes;
   for (int rank = 0; rank < 4; ++rank) {
@@ -185,6 +186,7 @@ TEST_P(StoppedRanks, C10_ALoadWithAStoppedRankNamesIt) {
       for (const auto& shard : trained.sharded.named_parameters()) {
         before.push_back(shard.tensor.clone());
       }
+      ready.meet(rank, 4);
       if (rank == 1) raise(SIGSTOP);
       try {
         trained.sharded.load_state_dict(state);
