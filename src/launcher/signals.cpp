@@ -7,7 +7,11 @@ namespace fullshard::launcher {
 SignalScope::SignalScope() {
   sigset_t taken;
   sigemptyset(&taken);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGUSR2}) sigaddset(&taken, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGUSR2}) {
+    struct sigaction outer {};
+    sigaction(signal, nullptr, &outer);
+    if (outer.sa_handler != SIG_IGN) sigaddset(&taken, signal);
+  }
   fd_ = Fd(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd_.open()) fail_errno("watch for signals");
   pthread_sigmask(SIG_BLOCK, &taken, &outer_);

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "launcher/support.h"
 
@@ -48,6 +50,22 @@ TEST_F(End, TermIsPassedOnAsTermAndGives143) {
   EXPECT_EQ(wait_for(job), 143);
   EXPECT_EQ(folder.read("got1"), "x");
 }
+
+class IgnoredSignal : public End, public ::testing::WithParamInterface<int> {};
+
+TEST_P(IgnoredSignal, ChangesNothing) {
+  const pid_t job = launch_apart(folder.shell(2, on_signal("TERM")), "/dev/null", GetParam());
+  wait_until_ready(2);
+  ::kill(job, GetParam());
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_TRUE(alive(job));
+  ::kill(job, SIGTERM);
+  EXPECT_EQ(wait_for(job), 143);
+  for (const char* name : {"got0", "got1"}) EXPECT_EQ(folder.read(name), "x");
+}
+
+// Under nohup, and in the background of a script.
+INSTANTIATE_TEST_SUITE_P(Signals, IgnoredSignal, ::testing::Values(SIGHUP, SIGINT));
 
 TEST_F(End, Usr2ReachesTheRanksThatListenAndEndsNone) {
   // Rank 1 does not listen; a shell can only once the signal is not ignored any more.

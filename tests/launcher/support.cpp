@@ -45,9 +45,12 @@ Outcome run(const LaunchOptions& options) {
   return outcome;
 }
 
-pid_t launch_apart(const LaunchOptions& options, const std::string& stderr_path) {
+pid_t launch_apart(const LaunchOptions& options, const std::string& stderr_path, int ignored) {
   const pid_t process = ::fork();
   if (process != 0) return process;
+  for (const int signal : {SIGINT, SIGHUP}) {  // which a shell may have had the tests ignore
+    ::signal(signal, signal == ignored ? SIG_IGN : SIG_DFL);
+  }
   ::dup2(::open(stderr_path.c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
   ::_exit(launch(options));
 }

@@ -39,8 +39,10 @@ struct Outcome {
 };
 Outcome run(const LaunchOptions& options);
 
-/// Calls launch() in another process, which ends with its exit code and writes stderr to a file.
-pid_t launch_apart(const LaunchOptions& options, const std::string& stderr_path = "/dev/null");
+/// Calls launch() in another process, which ends with its exit code and writes stderr to a file. It
+/// ignores the signal `ignored`, 0 for none.
+pid_t launch_apart(const LaunchOptions& options, const std::string& stderr_path = "/dev/null",
+                   int ignored = 0);
 
 /// Exit code of a process of launch_apart(); 1000 + signal when it was killed.
 int wait_for(pid_t process);
