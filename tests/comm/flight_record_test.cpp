@@ -135,10 +135,12 @@ TEST_P(FlightRecords, AnAbortWritesTheRecordsOfAllRanks) {
   const fullshard::testing::TemporaryFolder folder;
   CommOptions options;
   options.trace_folder = folder.path().string();
+  const SharedFlags together(3);
   run(
       3,
       [&](World& world) {
         world.group().barrier({"together", 1});
+        together.meet(world.rank(), 3);
         if (world.rank() == 1) {
           world.group().abort("out of memory");
         } else {

@@ -4,6 +4,7 @@
 
 #include "comm/gloo_jobs.h"
 #include "comm/ranks.h"
+#include "comm/shared_flags.h"
 
 namespace fullshard::comm::testing {
 namespace {
@@ -19,12 +20,14 @@ bool is_hosts(Backend backend) {
 void run_threads(Backend backend, int size, const std::function<void(World&)>& body,
                  const CommOptions& options) {
   const auto store = rendezvous::Store::in_memory();
+  const SharedFlags joined(size);
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
         World world = is_hosts(backend) ? join_hosts(rank, hosts_of(backend, size), store, options)
                                         : make_gloo_world(rank, size, store, options);
+        joined.meet(rank, size);
         body(world);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
@@ -52,7 +55,13 @@ void run_ranks_but(int victim, Backend backend, int size, const std::function<vo
       << "this test program has only Gloo";
   GlooJob job =
       is_hosts(backend) ? GlooJob(hosts_of(backend, size), options) : GlooJob(size, options);
-  for (int rank = 0; rank < size; ++rank) job.start(rank, body);
+  const SharedFlags joined(size);
+  for (int rank = 0; rank < size; ++rank) {
+    job.start(rank, [&](World& world) {
+      joined.meet(world.rank(), size);
+      body(world);
+    });
+  }
   for (int rank = 0; rank < size; ++rank) {
     if (rank != victim) job.expect_well(rank);
   }
