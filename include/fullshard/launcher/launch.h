@@ -41,8 +41,8 @@ struct LaunchOptions {
 /// then stderr gets the first cause, before what followed from it. SIGINT, SIGTERM and SIGHUP are
 /// passed on once, in place of the terminal, since every rank leads its own process group; a second
 /// one kills. Those that the caller ignores, as it does SIGHUP under nohup and SIGINT in the
-/// background of a script, change nothing. SIGUSR2 is passed on each time; ranks start with it ignored. No process of a rank's
-/// group outlives the call, nor this process when that is killed.
+/// background of a script, change nothing. SIGUSR2 is passed on each time; ranks start with it
+/// ignored. No process of a rank's group outlives the call, nor this process when that is killed.
 ///
 /// Throws base::Error when the job cannot be started: kInvalidArgument, or kSystem naming the port
 /// or the program. Call from the main thread of a process without other threads: SIGINT, SIGTERM,
