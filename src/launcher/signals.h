@@ -7,8 +7,8 @@
 namespace fullshard::launcher {
 
 /// Takes the signals that a job is to hear of out of their usual way for its lifetime: they can be
-/// read from a descriptor instead, but for those that the caller ignores, as under nohup. Exits of children can be waited for even where the caller
-/// ignores them.
+/// read from a descriptor instead, but for those that the caller ignores, as under nohup. Exits of
+/// children can be waited for even where the caller ignores them.
 class SignalScope {
  public:
   SignalScope();
