@@ -34,7 +34,6 @@ void validate(const StepBenchOptions& options) {
   if (options.units.empty() || options.atoms.empty()) {
     reject("--units and --atoms: expected one value at least");
   }
-  validate(options.spec);
   std::set<std::string> seen;
   for (const auto& [name, spec] : sharded_specs(options)) {
     validate(spec);

@@ -122,8 +122,7 @@ class Faults : public ::testing::TestWithParam<Backend> {
         world.group().barrier({"warm-up", 1});
         const auto chosen = choose(world);
         // Nobody may die while another one is still on its way to here.
-        made.set(world.rank(), 1);
-        for (int rank = 0; rank < kRanks; ++rank) made.await(rank);
+        made.meet(world.rank(), kRanks);
         FaultyGroup group(chosen, fault);
         check(group, [&] { operation.call(group); });
       };

@@ -140,12 +140,11 @@ INSTANTIATE_TEST_SUITE_P(Backends, Rank0OnlyProcesses, ::testing::ValuesIn(proce
                          [](const auto& instance) { return name_of(instance.param); });
 
 TEST_P(Rank0OnlyProcesses, C9_AStoppedRank0IsNamedWithinTheTimeout) {
-  const SharedFlags process(1), joined(2);
+  const SharedFlags process(1);
   run(
       2,
       [&](World& world) {
         if (world.rank() == 0) process.set(0, getpid());
-        joined.meet(world.rank(), 2);
         const Error error = expect_error(
             ErrorCode::kTimeout, [&] { rank0_only(world, "tokenising", [] { raise(SIGSTOP); }); });
         if (world.rank() == 0) return;
@@ -157,11 +156,9 @@ TEST_P(Rank0OnlyProcesses, C9_AStoppedRank0IsNamedWithinTheTimeout) {
 }
 
 TEST_P(Rank0OnlyProcesses, C9_ADeadRank0IsNamedAtOnce) {
-  const SharedFlags joined(3);
   run(
       3,
-      [&](World& world) {
-        joined.meet(world.rank(), 3);
+      [](World& world) {
         const Error error = expect_error(
             ErrorCode::kPeerLost, [&] { rank0_only(world, "tokenising", [] { _exit(0); }); });
         EXPECT_EQ(error.rank(), 0);

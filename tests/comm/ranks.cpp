@@ -6,6 +6,7 @@
 
 #include "comm/exchanges.h"
 #include "comm/processes.h"
+#include "comm/shared_flags.h"
 #include "fullshard/comm/shm.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -30,11 +31,13 @@ void run_local(int size, const std::function<void(World&)>& body, const CommOpti
 void run_shm_threads(int size, const std::function<void(World&)>& body,
                      const CommOptions& options) {
   MemoryExchange exchange;
+  const SharedFlags joined(size);
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
         World world = make_shm_world(rank, size, rank, exchange, options);
+        joined.meet(rank, size);
         body(world);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
@@ -46,11 +49,13 @@ void run_shm_threads(int size, const std::function<void(World&)>& body,
 void run_shm_processes(int victim, int size, const std::function<void(World&)>& body,
                        const CommOptions& options) {
   const FileExchange exchange;
+  const SharedFlags joined(size);
   Processes processes;
   for (int rank = 0; rank < size; ++rank) {
     processes.start([&, rank] {
       FileExchange own(exchange);
       World world = make_shm_world(rank, size, rank, own, options);
+      joined.meet(rank, size);
       body(world);
     });
   }

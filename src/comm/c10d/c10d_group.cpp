@@ -24,9 +24,6 @@ using shared::OperationKind;
 using shared::OperationRecord;
 using shared::Parts;
 
-// A rank that lives tells the reason for what it does in far less.
-constexpr base::Duration kGrace = std::chrono::seconds(2);
-
 // Operations far apart may share a tag; Membership's connections are others.
 int tag_of(std::uint64_t number) { return static_cast<int>(number % (1U << 30)); }
 
@@ -349,7 +346,7 @@ std::shared_ptr<Group> C10dGroup::subgroup(std::span<const int> ranks) {
 // Ranks that have got further would wait for this one, so they are told. When all that they see is
 // that its connections in the new group break, they wait for the reason, which comes in this one.
 void C10dGroup::give_up_subgroup(const Error& error) {
-  if (error.code() == ErrorCode::kPeerLost) membership_->await_failure(kGrace);
+  if (error.code() == ErrorCode::kPeerLost) membership_->await_failure();
   const int cause = error.rank() < 0 ? membership_->world_rank(rank()) : error.rank();
   membership_->fail(error.code(), cause, error.what());
   rethrow(membership_->failure().value_or(error));

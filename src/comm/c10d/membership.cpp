@@ -17,7 +17,8 @@ using base::ErrorCode;
 
 constexpr int kControlTag = 1;
 
-// When only a data connection breaks, the control connection would say nothing for ever.
+// How long the reason for what a rank does, or the end of an operation, may be on its way. When
+// only a data connection breaks, the control connection would say nothing for ever.
 constexpr base::Duration kGrace = std::chrono::seconds(2);
 
 }  // namespace
@@ -240,14 +241,14 @@ void Membership::judge(int peer, Presence presence) {
     // What it had to send for the operation that is going on here is on its way, so that one may
     // end well, and the next fails. But what another rank had to send, for instance the one that
     // the failure is about, may never come.
-    if (gave_up && words.finished >= entered_ && operation_ends(lock, kGrace)) return;
+    if (gave_up && words.finished >= entered_ && operation_ends(lock)) return;
   }
   announce_failure();
 }
 
-// Whether the operation that is going on here has ended after `grace`.
-bool Membership::operation_ends(std::unique_lock<std::mutex>& lock, base::Duration grace) {
-  return changed_.wait_for(lock, grace, [this, number = entered_] {
+// Whether the operation that is going on here ends in time.
+bool Membership::operation_ends(std::unique_lock<std::mutex>& lock) {
+  return changed_.wait_for(lock, kGrace, [this, number = entered_] {
     return closing_ || inside_.empty() || entered_ != number;
   });
 }
@@ -401,9 +402,9 @@ std::optional<Error> Membership::failure() const {
 
 bool Membership::failed() const { return failure().has_value(); }
 
-void Membership::await_failure(base::Duration grace) const {
+void Membership::await_failure() const {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, grace, [this] { return failure_.has_value(); });
+  changed_.wait_for(lock, kGrace, [this] { return failure_.has_value(); });
 }
 
 void Membership::throw_if_failed(const std::string& what) const {

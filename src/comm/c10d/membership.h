@@ -109,8 +109,9 @@ class Membership {
   /// The group's failure, if it has one.
   std::optional<base::Error> failure() const;
 
-  /// Returns when it has one, after `grace` at the latest.
-  void await_failure(base::Duration grace) const;
+  /// Returns when it has one, at the latest after the time in which a rank that lives tells the
+  /// reason for what it does.
+  void await_failure() const;
 
   /// Throws it. `what` is the call that cannot be made.
   void throw_if_failed(const std::string& what) const;
@@ -158,7 +159,7 @@ class Membership {
   void take_beat(int peer, Topic topic);
   int next_present_locked() const;
   void judge(int peer, Presence presence);
-  bool operation_ends(std::unique_lock<std::mutex>& lock, base::Duration grace);
+  bool operation_ends(std::unique_lock<std::mutex>& lock);
   void send_locked(int peer, const Words& words) noexcept;
   void send_locked(int peer, Outgoing& outgoing) noexcept;
   bool all_answered_locked() const;
