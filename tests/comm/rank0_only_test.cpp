@@ -144,10 +144,14 @@ TEST_P(Rank0OnlyProcesses, C9_AStoppedRank0IsNamedWithinTheTimeout) {
   run(
       2,
       [&](World& world) {
-        if (world.rank() == 0) process.set(0, getpid());
-        const Error error = expect_error(
-            ErrorCode::kTimeout, [&] { rank0_only(world, "tokenising", [] { raise(SIGSTOP); }); });
-        if (world.rank() == 0) return;
+        const auto stall = [&] { rank0_only(world, "tokenising", [] { raise(SIGSTOP); }); };
+        if (world.rank() == 0) {
+          process.set(0, getpid());
+          // It is told why the other one gave up, or finds only that it has gone.
+          EXPECT_THROW(stall(), Error);
+          return;
+        }
+        const Error error = expect_error(ErrorCode::kTimeout, stall);
         EXPECT_EQ(error.rank(), 0);
         EXPECT_THAT(std::string(error.what()), HasSubstr("rank 0 only: tokenising"));
         kill(process.get(0), SIGCONT);
