@@ -4,11 +4,10 @@
 
 #include <atomic>
 #include <future>
-#include <numeric>
 #include <thread>
 
-#include "comm/device/plan.h"
 #include "comm/device/watchman.h"
+#include "comm/device_plans.h"
 #include "comm/errors.h"
 
 namespace fullshard::comm::testing {
@@ -17,44 +16,6 @@ namespace {
 using device::Exchange;
 using device::Piece;
 using shared::Parts;
-using Counts = std::vector<std::int64_t>;
-using Numbers = std::vector<std::int64_t>;
-
-Parts parts_of(const Counts& counts) {
-  return shared::cut(counts, static_cast<int>(counts.size()), "a test");
-}
-
-// Does what the backend does with everybody's exchange, all buffers being vectors.
-void deliver(const std::vector<Exchange>& exchanges, const std::vector<Numbers>& from,
-             std::vector<Numbers>& to) {
-  for (std::size_t sender = 0; sender < exchanges.size(); ++sender) {
-    for (const Piece& send : exchanges[sender].sends) {
-      const auto receiver = static_cast<std::size_t>(send.peer);
-      int matches = 0;
-      for (const Piece& recv : exchanges[receiver].recvs) {
-        if (recv.peer != static_cast<int>(sender)) continue;
-        ASSERT_EQ(recv.count, send.count);
-        std::copy_n(from[sender].begin() + send.offset, send.count,
-                    to[receiver].begin() + recv.offset);
-        ++matches;
-      }
-      ASSERT_EQ(matches, 1) << sender << " -> " << receiver;
-    }
-  }
-  std::size_t sent = 0;
-  std::size_t received = 0;
-  for (const Exchange& exchange : exchanges) {
-    sent += exchange.sends.size();
-    received += exchange.recvs.size();
-  }
-  EXPECT_EQ(sent, received);
-}
-
-Numbers numbers(std::int64_t count, std::int64_t first) {
-  Numbers all(static_cast<std::size_t>(count));
-  std::iota(all.begin(), all.end(), first);
-  return all;
-}
 
 const std::vector<Counts> kRagged = {{3, 0, 5}, {0, 0, 7}, {1, 2, 3, 4}, {9, 1}, {5}, {0, 4}};
 
@@ -103,7 +64,7 @@ void expect_reduced(const Counts& counts, std::int64_t step) {
     for (const auto& plan : plans) exchanges.push_back(plan.rounds.at(round).exchange);
     deliver(exchanges, whole, scratch);
     for (std::size_t rank = 0; rank < plans.size(); ++rank) {
-      const device::ReduceRound& now = plans[rank].rounds[round];
+      const device::Sum& now = plans[rank].rounds[round].sum;
       for (std::int64_t i = 0; i < now.count; ++i) {
         std::int64_t sum = 0;
         for (std::size_t from = 0; from < plans.size(); ++from) {

@@ -1,10 +1,10 @@
-#include "comm/c10d/host_map.h"
+#include "comm/host_map.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-namespace fullshard::comm::c10d {
+namespace fullshard::comm {
 namespace {
 
 // Every arrangement of up to 6 ranks on up to 4 hosts.
@@ -68,4 +68,4 @@ TEST(HostMap, TheRanksOfAHostShareTheWork) {
 }
 
 }  // namespace
-}  // namespace fullshard::comm::c10d
+}  // namespace fullshard::comm

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "comm/c10d/algorithms.h"
-#include "comm/c10d/host_map.h"
+#include "comm/host_map.h"
 #include "comm/c10d/transfer.h"
 #include "fullshard/comm/group.h"
 

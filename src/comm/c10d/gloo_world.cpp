@@ -10,7 +10,7 @@
 #include "comm/c10d/address.h"
 #include "comm/c10d/c10d_group.h"
 #include "comm/c10d/gloo_backend.h"
-#include "comm/c10d/host_map.h"
+#include "comm/host_map.h"
 #include "comm/c10d/store_exchange.h"
 #include "comm/host.h"
 #include "comm/local/local_world.h"
@@ -115,7 +115,7 @@ std::string own_address(const std::vector<Present>& all, const Store& store,
 std::shared_ptr<Group> join_host(int rank, const trace::GroupTrace& world,
                                  const std::vector<int>& host_of, const Store& keys,
                                  const CommOptions& options) {
-  const c10d::HostMap hosts(host_of);
+  const HostMap hosts(host_of);
   if (!hosts.any_together()) return nullptr;
   const int here = hosts.host_of(rank);
   const std::vector<int>& members = hosts.ranks(here);
@@ -142,7 +142,7 @@ World join(int rank, int size, const Store& store, const CommOptions& options, b
   const auto trace = trace::GroupTrace::of_world(rank, size, options);
   c10d::Placement placement{hosts_of(all), nullptr};
   if (shares_hosts) placement.inside = join_host(rank, *trace, placement.host_of, own_keys, agreed);
-  const c10d::HostMap hosts(placement.host_of);
+  const HostMap hosts(placement.host_of);
   auto group = std::make_shared<c10d::C10dGroup>(
       own_keys.with_prefix("world"), c10d::gloo_over_tcp(own_address(all, store, options)), [] {},
       rank, trace, std::move(placement), agreed);

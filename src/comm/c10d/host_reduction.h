@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/c10d/collectives.h"
-#include "comm/c10d/host_map.h"
+#include "comm/host_map.h"
 
 namespace fullshard::comm::c10d {
 

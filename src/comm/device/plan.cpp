@@ -52,15 +52,15 @@ ReducePlan plan_reduce_scatter(const Parts& parts, int rank, std::int64_t step) 
   };
   for (std::int64_t begin = 0; begin < parts.longest; begin += step) {
     const auto round = static_cast<std::int64_t>(plan.rounds.size());
-    ReduceRound next{.offset = begin, .count = slice(own, begin, step)};
+    ReduceRound next{{}, {begin, slice(own, begin, step), {}}};
     around(rank, size, [&](int to, int from) {
       add(next.exchange.sends,
           {to, parts.offsets[index(to)] + begin, slice(parts.counts[index(to)], begin, step)});
-      add(next.exchange.recvs, {from, slot_of(from, round), next.count});
+      add(next.exchange.recvs, {from, slot_of(from, round), next.sum.count});
     });
     for (int from = 0; from < size; ++from) {
-      next.addends.push_back(from == rank ? parts.offsets[index(rank)] + begin
-                                          : slot_of(from, round));
+      next.sum.addends.push_back(from == rank ? parts.offsets[index(rank)] + begin
+                                              : slot_of(from, round));
     }
     plan.rounds.push_back(std::move(next));
   }

@@ -36,14 +36,20 @@ struct GatherPlan {
 
 GatherPlan plan_all_gather(const shared::Parts& parts, int rank);
 
+/// `count` elements from `offset` on are to be what the elements from each of `addends` on add up
+/// to, in that order.
+struct Sum {
+  std::int64_t offset = 0;
+  std::int64_t count = 0;
+  std::vector<std::int64_t> addends;
+};
+
 /// One round of a reduce_scatter: pieces are sent from the whole and received into scratch, then
-/// `count` elements are combined into the own part, in the order of the ranks.
+/// combined into the own part. Addends are by rank: in scratch, that of the rank itself in the
+/// whole.
 struct ReduceRound {
   Exchange exchange;
-  std::int64_t offset = 0;  ///< in the own part
-  std::int64_t count = 0;
-  /// By rank, where its addend begins: in scratch, for the rank itself in the whole.
-  std::vector<std::int64_t> addends;
+  Sum sum;
 };
 
 /// While one round is combined, the next is on its way, so scratch has two halves.

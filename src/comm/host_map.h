@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace fullshard::comm::c10d {
+namespace fullshard::comm {
 
 /// Which rank of a group is on which host, and who carries what between them; the same on every
 /// rank. Hosts are numbered from 0 in the order of their first ranks.
@@ -52,4 +52,4 @@ class HostMap {
   std::vector<Run> runs_;
 };
 
-}  // namespace fullshard::comm::c10d
+}  // namespace fullshard::comm

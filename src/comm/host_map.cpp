@@ -1,9 +1,9 @@
-#include "comm/c10d/host_map.h"
+#include "comm/host_map.h"
 
 #include <algorithm>
 #include <map>
 
-namespace fullshard::comm::c10d {
+namespace fullshard::comm {
 
 HostMap::HostMap(const std::vector<int>& host_of) {
   std::map<int, int> numbers;
@@ -43,4 +43,4 @@ HostMap::Span HostMap::carried(std::size_t run, int rank) const {
   return span;
 }
 
-}  // namespace fullshard::comm::c10d
+}  // namespace fullshard::comm
