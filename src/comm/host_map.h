@@ -24,6 +24,7 @@ class HostMap {
   /// `host_of[r]` is any number of the host of rank r.
   explicit HostMap(const std::vector<int>& host_of);
 
+  int size() const { return static_cast<int>(host_of_.size()); }
   int hosts() const { return static_cast<int>(ranks_.size()); }
   int host_of(int rank) const { return host_of_[index(rank)]; }
   const std::vector<int>& ranks(int host) const { return ranks_[index(host)]; }

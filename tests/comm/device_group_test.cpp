@@ -39,13 +39,6 @@ void run(int size, StandIns& stand_ins, base::Duration timeout,
       options);
 }
 
-// Memory "of device 0".
-Buffer on_device(Values& values) {
-  Buffer buffer = values.buffer();
-  buffer.device = 0;
-  return buffer;
-}
-
 base::Error reduce_fails(ErrorCode code, Group& group, const OpTag& tag = {"blocks.3", 7}) {
   Values values = make_input(DType::kFloat32, group.rank(), 100);
   return expect_error(code,
@@ -219,7 +212,8 @@ TEST(Combine, HasTheBitsOfReduceParts) {
         Values expected(dtype, count);
         Values actual(dtype, count);
         reduce_parts(pointers, expected.data(), count, dtype, op);
-        c10d::combine(tensors, at::from_blob(actual.data(), {count}, c10d::scalar_type(dtype)), op);
+        c10d::combine(tensors, at::from_blob(actual.data(), {count}, c10d::scalar_type(dtype)), op,
+                      ranks);
         EXPECT_EQ(actual.bytes(), expected.bytes())
             << base::to_string(dtype) << " op " << static_cast<int>(op) << " of " << ranks;
       }

@@ -20,21 +20,22 @@ using shared::Parts;
 const std::vector<Counts> kRagged = {{3, 0, 5}, {0, 0, 7}, {1, 2, 3, 4}, {9, 1}, {5}, {0, 4}};
 
 TEST(DevicePlan, EqualPartsAreGatheredInOneCall) {
-  EXPECT_TRUE(device::plan_all_gather(parts_of({4, 4, 4}), 1).one_call);
-  EXPECT_TRUE(device::plan_all_gather(parts_of({4, 4, 4}), 1).exchange.empty());
-  EXPECT_FALSE(device::plan_all_gather(parts_of({0, 0}), 1).one_call);
-  EXPECT_FALSE(device::plan_all_gather(parts_of({4, 3}), 1).one_call);
+  EXPECT_TRUE(device::plan_all_gather(parts_of({4, 4, 4}), 1, true).one_call);
+  EXPECT_TRUE(device::plan_all_gather(parts_of({4, 4, 4}), 1, true).exchange.empty());
+  EXPECT_FALSE(device::plan_all_gather(parts_of({0, 0}), 1, true).one_call);
+  EXPECT_FALSE(device::plan_all_gather(parts_of({4, 3}), 1, true).one_call);
+  EXPECT_FALSE(device::plan_all_gather(parts_of({4, 4, 4}), 1, false).one_call);
 }
 
-TEST(DevicePlan, RaggedPartsAreGatheredByMessages) {
+void expect_gathered_by_messages(bool may_use_one_call) {
   for (const Counts& counts : kRagged) {
     const Parts parts = parts_of(counts);
     std::vector<Exchange> exchanges;
     std::vector<Numbers> mine;
     std::vector<Numbers> all;
     for (std::size_t rank = 0; rank < counts.size(); ++rank) {
-      const auto plan = device::plan_all_gather(parts, static_cast<int>(rank));
-      EXPECT_EQ(plan.one_call, counts.size() == 1);
+      const auto plan = device::plan_all_gather(parts, static_cast<int>(rank), may_use_one_call);
+      EXPECT_EQ(plan.one_call, may_use_one_call && counts.size() == 1);
       exchanges.push_back(plan.exchange);
       mine.push_back(numbers(counts[rank], parts.offsets[rank]));
       all.emplace_back(static_cast<std::size_t>(parts.total), -1);
@@ -43,6 +44,11 @@ TEST(DevicePlan, RaggedPartsAreGatheredByMessages) {
     deliver(exchanges, mine, all);
     for (const Numbers& gathered : all) EXPECT_EQ(gathered, numbers(parts.total, 0));
   }
+}
+
+TEST(DevicePlan, RaggedPartsAreGatheredByMessages) {
+  expect_gathered_by_messages(true);
+  expect_gathered_by_messages(false);
 }
 
 // What every rank would hold after all rounds: the sums of its part.

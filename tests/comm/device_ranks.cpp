@@ -4,7 +4,9 @@
 
 #include <numeric>
 #include <string>
+#include <thread>
 
+#include "comm/gloo_jobs.h"
 #include "comm/ranks.h"
 #include "comm/staged_group.h"
 #include "fullshard/comm/mixed.h"
@@ -45,12 +47,29 @@ std::shared_ptr<Group> StandIns::make_group(World& world) {
                                              connect, c10::Device(c10::kCPU));
 }
 
-std::vector<Backend> backends() { return {Backend::kDeviceStandIn, Backend::kMixedStandIn}; }
+void run_hosts_as_threads(const std::vector<int>& hosts, const std::function<void(World&)>& body,
+                          const CommOptions& options) {
+  const auto store = rendezvous::Store::in_memory();
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        World world = join_hosts(rank, hosts, store, options);
+        body(world);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  }
+}
+
+std::vector<Backend> backends() {
+  return {Backend::kDeviceStandIn, Backend::kDeviceHostsStandIn, Backend::kMixedStandIn};
+}
 
 void run_ranks(Backend backend, int size, const std::function<void(World&)>& body,
                const CommOptions& options) {
-  ASSERT_TRUE(backend == Backend::kDeviceStandIn || backend == Backend::kMixedStandIn)
-      << "this test program has only devices";
+  ASSERT_NE(backend, Backend::kNccl) << "this test program has only stand-ins";
   StandIns stand_ins;
   const auto run = [&](World& host) {
     const auto staged = [&](std::shared_ptr<Group> group) {
@@ -63,6 +82,9 @@ void run_ranks(Backend backend, int size, const std::function<void(World&)>& bod
     World world(host, staged(std::move(devices)), host.mesh().replicate);
     body(world);
   };
+  if (backend == Backend::kDeviceHostsStandIn) {
+    return run_hosts_as_threads(hosts_of(backend, size), run, options);
+  }
   try {
     run_as_threads(size, run, options);
   } catch (const std::exception& error) {

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "comm/c10d/device_group.h"
 #include "comm/threads_backend.h"
+#include "comm/values.h"
 #include "fullshard/comm/world.h"
 
 namespace fullshard::comm::testing {
@@ -27,5 +29,16 @@ class StandIns {
   std::mutex mutex_;  // guards what follows
   std::vector<std::shared_ptr<Hub>> hubs_;
 };
+
+/// The memory of `values` as that of device 0.
+inline Buffer on_device(Values& values) {
+  Buffer buffer = values.buffer();
+  buffer.device = 0;
+  return buffer;
+}
+
+/// Runs `body` once a rank, each on the host of its entry, and returns when all have ended.
+void run_hosts_as_threads(const std::vector<int>& hosts, const std::function<void(World&)>& body,
+                          const CommOptions& options = {});
 
 }  // namespace fullshard::comm::testing

@@ -17,9 +17,10 @@ enum class Backend {
   kGlooProcesses,
   kHostsThreads,  ///< over several hosts, as hosts_of() says
   kHostsProcesses,
-  kDeviceStandIn,  ///< the CPU as a device, see device_ranks.h
-  kMixedStandIn,   ///< the same beside host memory, in one group
-  kNccl,           ///< GPUs, see tests/gpu
+  kDeviceStandIn,       ///< the CPU as a device, see device_ranks.h
+  kDeviceHostsStandIn,  ///< the same over several hosts
+  kMixedStandIn,        ///< the CPU as a device beside host memory, in one group
+  kNccl,                ///< GPUs, see tests/gpu
 };
 
 inline std::string name_of(Backend backend) {
@@ -32,16 +33,19 @@ inline std::string name_of(Backend backend) {
     case Backend::kHostsThreads: return "HostsThreads";
     case Backend::kHostsProcesses: return "HostsProcesses";
     case Backend::kDeviceStandIn: return "DeviceStandIn";
+    case Backend::kDeviceHostsStandIn: return "DeviceHostsStandIn";
     case Backend::kMixedStandIn: return "MixedStandIn";
     case Backend::kNccl: return "Nccl";
   }
   return "Unknown";
 }
 
-/// By rank, the host that it is on: all on one, but for kHosts, where hosts have different numbers
-/// of ranks, and some worlds have them in turn rather than one after the other.
+/// By rank, the host that it is on: all on one, but for backends over several hosts, where hosts
+/// have different numbers of ranks, and some worlds have them in turn rather than one after the
+/// other.
 inline std::vector<int> hosts_of(Backend backend, int size) {
-  const bool several = backend == Backend::kHostsThreads || backend == Backend::kHostsProcesses;
+  const bool several = backend == Backend::kHostsThreads || backend == Backend::kHostsProcesses ||
+                       backend == Backend::kDeviceHostsStandIn;
   if (!several || size == 1) return std::vector<int>(static_cast<std::size_t>(size), 0);
   switch (size) {
     case 2: return {0, 0};  // no other host, but the way of going about it

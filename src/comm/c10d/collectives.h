@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "comm/c10d/algorithms.h"
-#include "comm/host_map.h"
 #include "comm/c10d/transfer.h"
+#include "comm/host_map.h"
 #include "fullshard/comm/group.h"
 
 namespace fullshard::comm::c10d {

@@ -1,64 +1,62 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "comm/device/plan.h"
+#include "comm/c10d/device_messages.h"
 #include "comm/shared/arguments.h"
-#include "fullshard/comm/types.h"
 
 namespace fullshard::comm::c10d {
 
-/// The collectives of one rank's group over a backend of c10d for device memory, of whose calls it
-/// uses those that only move bytes: all_gather of equal parts, broadcast, and send and recv in
-/// groups. Sums are made here, by operators of ATen on the device: in the order of the ranks, fp16
-/// and bf16 in fp32, means by a division, so that the bits are those of every other group.
+/// The collectives of one rank's group over a backend of c10d for device memory, of whose calls
+/// those are used that only move bytes: all_gather of equal parts, broadcast, and send and recv in
+/// groups. Sums are made here, by operators of ATen on the device, fp16 and bf16 in fp32, means by
+/// a division, in the order of the groups of host memory: so the bits are theirs.
 ///
 /// A call returns when the current stream has been given all of it; all ranks make the same calls.
 /// What the backend throws is passed on.
 class DeviceCollectives {
  public:
-  /// `chunk` is how many bytes come from each other rank at a time in reductions. `backend` may be
-  /// null for a group of one rank, which moves nothing.
-  DeviceCollectives(c10::intrusive_ptr<::c10d::Backend> backend, int rank, int size,
-                    c10::Device device, std::size_t chunk);
+  explicit DeviceCollectives(DeviceMessages& messages) : messages_(messages) {}
+  virtual ~DeviceCollectives() = default;
 
   /// `mine` may be the own part of `all`, here and in reduce_scatter.
-  void all_gather(ConstBuffer mine, Buffer all, const shared::Parts& parts);
-  void reduce_scatter(ConstBuffer all, Buffer mine, const shared::Parts& parts, ReduceOp op);
-  void all_reduce(Buffer inout, ReduceOp op);
+  virtual void all_gather(ConstBuffer mine, Buffer all, const shared::Parts& parts) = 0;
+  virtual void reduce_scatter(ConstBuffer all, Buffer mine, const shared::Parts& parts,
+                              ReduceOp op) = 0;
+  virtual void all_reduce(Buffer inout, ReduceOp op);
   void broadcast(Buffer inout, int root);
   void all_to_all(ConstBuffer send, const shared::Parts& send_parts, Buffer recv,
                   const shared::Parts& recv_parts);
 
+ protected:
+  DeviceMessages& messages() { return messages_; }
+
+  /// What `sum` says, into `to`: the addend `own` lies in `of_own`, the rest in `others`. A mean is
+  /// one of `ranks` ranks.
+  void add_up(const device::Sum& sum, int own, ConstBuffer of_own, ConstBuffer others,
+              ConstBuffer to, ReduceOp op, int ranks);
+
  private:
-  using Started = std::vector<c10::intrusive_ptr<::c10d::Work>>;
-
-  /// `count` elements of a buffer from element `offset` on: as they are, and as bytes.
-  at::Tensor elements(ConstBuffer buffer, std::int64_t offset, std::int64_t count) const;
-  at::Tensor bytes(ConstBuffer buffer, std::int64_t offset, std::int64_t count) const;
-
-  Started start(const device::Exchange& exchange, ConstBuffer from, ConstBuffer to);
-  void reduce_whole(Buffer inout, ReduceOp op);
-  void copy_own(ConstBuffer from, std::int64_t at, Buffer to, std::int64_t to_at,
-                std::int64_t count) const;
-  at::Tensor scratch(std::int64_t count, base::DType dtype) const;
-
-  c10::intrusive_ptr<::c10d::Backend> backend_;
-  int rank_;
-  int size_;
-  c10::Device device_;
-  std::size_t chunk_;
+  DeviceMessages& messages_;
 };
 
-/// out[i] = op over the addends' [i], in their order; fp16 and bf16 in fp32, rounded once. A single
-/// addend is copied. `out` may be one of them.
-void combine(const std::vector<at::Tensor>& addends, at::Tensor out, ReduceOp op);
+/// The same way between any two ranks. `chunk` is how many bytes come from each other rank at a
+/// time in reductions.
+std::unique_ptr<DeviceCollectives> make_flat_device_collectives(DeviceMessages& messages,
+                                                                std::size_t chunk);
 
-/// The type of torch with the same elements; bool as bytes of 0 and 1.
-at::ScalarType scalar_type(base::DType dtype);
+/// For ranks on several hosts, several on one: inside the hosts and between them. `chunk` is how
+/// many bytes of each part are on their way at a time.
+std::unique_ptr<DeviceCollectives> make_hierarchical_device_collectives(DeviceMessages& messages,
+                                                                        std::size_t chunk);
+
+/// out[i] = op over the addends' [i], in their order; fp16 and bf16 in fp32, rounded once to the
+/// type of `out`; a mean divides by `ranks`. `out` may be one of them.
+void combine(const std::vector<at::Tensor>& addends, at::Tensor out, ReduceOp op, int ranks);
 
 }  // namespace fullshard::comm::c10d

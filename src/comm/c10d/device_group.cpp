@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/device/errand.h"
 #include "comm/shared/arguments.h"
 #include "comm/shared/busy_scope.h"
 #include "fullshard/base/error.h"
@@ -25,9 +26,12 @@ using shared::Parts;
 constexpr std::size_t kStagings = 32;
 
 // How long to wait, when devices fail, for the host's side to learn who is the cause; and for a
-// device to let go of an operation that was interrupted.
+// device, or its backend, to let go of what was interrupted or is over.
 constexpr base::Duration kGrace = std::chrono::seconds(1);
 constexpr base::Duration kLettingGo = std::chrono::seconds(5);
+
+// How often a rank looks at the others while its devices are busy.
+constexpr base::Duration kLook = std::chrono::milliseconds(5);
 
 shared::Greeter* greeter_of(Group& host) {
   if (auto* greeter = dynamic_cast<shared::Greeter*>(&host)) return greeter;
@@ -40,6 +44,13 @@ std::string first_line(const std::exception& error) {
   const std::string text =
       c10_error != nullptr ? c10_error->what_without_backtrace() : error.what();
   return text.substr(0, text.find('\n'));
+}
+
+// What all ranks do together besides operations.
+OperationRecord joint_record(std::string_view what) {
+  OperationRecord record(OperationKind::kBarrier, {std::string(what), -1});
+  record.on_devices = true;
+  return record;
 }
 
 [[noreturn]] void no_shared_memory(std::string_view purpose) {
@@ -58,9 +69,13 @@ DeviceGroup::DeviceGroup(std::shared_ptr<Group> host, rendezvous::Store store,
       connect_(std::move(connect)),
       stream_(device),
       exceptions_at_start_(std::uncaught_exceptions()) {
-  if (connect_) backend_ = connect_(store_, rank(), size(), device, options().timeout);
-  collectives_ = std::make_unique<DeviceCollectives>(backend_, rank(), size(), device,
-                                                     kStagings * options().staging);
+  if (connect_) guard([&] { backend_ = connect_devices(); });
+  HostMap hosts(greeter_->host_of_ranks());
+  const bool layered = hosts.hosts() > 1 && hosts.any_together();
+  messages_ = std::make_unique<DeviceMessages>(backend_, rank(), std::move(hosts), device);
+  const std::size_t chunk = kStagings * options().staging;
+  collectives_ = layered ? make_hierarchical_device_collectives(*messages_, chunk)
+                         : make_flat_device_collectives(*messages_, chunk);
   const auto time_out = [this] {
     throw Error(ErrorCode::kTimeout,
                 fmt::format("{} timed out after {:.3g} s: all ranks arrived, but the devices did "
@@ -72,27 +87,67 @@ DeviceGroup::DeviceGroup(std::shared_ptr<Group> host, rendezvous::Store store,
   lane_ = std::make_unique<Lane>();
 }
 
+c10::intrusive_ptr<::c10d::Backend> DeviceGroup::connect_devices() {
+  const OperationRecord record = joint_record("connecting the devices");
+  const auto deadline = base::Deadline::after(options().timeout);
+  const auto connected = std::make_shared<c10::intrusive_ptr<::c10d::Backend>>();
+  const device::Errand errand(
+      [connected, call = connect_, store = store_, rank = rank(), size = size(),
+       device = stream_.device(),
+       timeout = options().timeout] { *connected = call(store, rank, size, device, timeout); });
+  const auto ended = [&] {
+    try {
+      return errand.ended_within(kLook);
+    } catch (const std::exception& error) {
+      look_for_cause(record);
+      const int rank = greeter_->world_rank();
+      throw Error(ErrorCode::kSystem, fmt::format("rank {}: {}", rank, first_line(error)), rank);
+    }
+  };
+  while (!ended()) {
+    greeter_->look(record);
+    if (!deadline.passed()) continue;
+    throw Error(ErrorCode::kTimeout,
+                fmt::format("connecting the devices of {} ranks timed out after {:.3g} s: all "
+                            "ranks arrived, but the devices do not find each other",
+                            size(), base::seconds(options().timeout)));
+  }
+  return std::move(*connected);
+}
+
 DeviceGroup::~DeviceGroup() {
   if (std::uncaught_exceptions() > exceptions_at_start_) {
     host_->abort("it left because of an exception");
   }
   lane_.reset();
   watchman_.reset();
-  if (backend_ == nullptr || failed_) return;
+  collectives_.reset();
+  messages_.reset();
+  if (backend_ == nullptr) return;
   try {
-    backend_->shutdown();
+    greeter_->look(joint_record("leaving"));
+  } catch (const std::exception&) {
+    interrupt();  // a farewell would wait for the others
+  }
+  const device::Errand errand([backend = std::move(backend_), failed = failed_.load()] {
+    if (!failed) backend->shutdown();
+  });
+  try {
+    errand.ended_within(kLettingGo);
   } catch (const std::exception&) {
     // Everything was done before; what is left of the connections ends with the process.
   }
 }
 
-// Frees the devices of all ranks that wait for this one: their messages fail.
+// Frees the devices of all ranks that wait for this one: their messages fail. Where the backend
+// does not even abort, the wait for the device ends by its own deadline.
 void DeviceGroup::interrupt() noexcept {
   if (failed_.exchange(true) || backend_ == nullptr) return;
   try {
-    backend_->abort();
+    const device::Errand errand([backend = backend_] { backend->abort(); });
+    errand.ended_within(kGrace);
   } catch (const std::exception&) {
-    // The wait for the device ends by its own deadline.
+    // Likewise.
   }
 }
 
@@ -161,13 +216,17 @@ void DeviceGroup::watch(const OperationRecord& record, base::Deadline deadline,
   if (error) std::rethrow_exception(error);
 }
 
-// Devices often learn first that a rank is gone, but not which.
-void DeviceGroup::explain(const OperationRecord& record, const std::string& what) {
+// Throws it when there is one: devices often learn first that a rank is gone, but not which.
+void DeviceGroup::look_for_cause(const OperationRecord& record) {
   const auto grace = base::Deadline::after(kGrace);
   do {
     greeter_->look(record);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(kLook);
   } while (!grace.passed());
+}
+
+void DeviceGroup::explain(const OperationRecord& record, const std::string& what) {
+  look_for_cause(record);
   throw Error(ErrorCode::kSystem,
               fmt::format("{} failed on {}: {}", describe(record), stream_.device().str(), what));
 }

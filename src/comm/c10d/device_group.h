@@ -8,9 +8,11 @@
 #include <memory>
 
 #include "comm/c10d/device_collectives.h"
+#include "comm/c10d/device_messages.h"
 #include "comm/c10d/device_stream.h"
 #include "comm/c10d/lane.h"
 #include "comm/device/watchman.h"
+#include "comm/host_map.h"
 #include "comm/shared/greeter.h"
 #include "fullshard/comm/group.h"
 #include "fullshard/rendezvous/store.h"
@@ -18,7 +20,8 @@
 namespace fullshard::comm::c10d {
 
 /// Connects the devices of `size` ranks that meet under the keys of `store`, this rank's `device`
-/// among them. Collective. `timeout` is that of the group.
+/// among them. Collective. `timeout` is that of the group. Called on a thread of its own, on which
+/// it may be left behind.
 using ConnectDevices = std::function<c10::intrusive_ptr<::c10d::Backend>(
     const rendezvous::Store& store, int rank, int size, c10::Device device,
     base::Duration timeout)>;
@@ -30,12 +33,14 @@ using ConnectDevices = std::function<c10::intrusive_ptr<::c10d::Backend>(
 ///
 /// Operations run one after the other on a thread of the group and a stream of the device. Each
 /// begins after what the caller had given its current stream, and Work::wait returns when the
-/// device has done it. A Work that is dropped waits by itself.
+/// device has done it. A Work that is dropped waits by itself. Nothing waits for a backend that
+/// does not return but until the deadline, or, where no one is left to be told, a few seconds.
 class DeviceGroup final : public Group {
  public:
-  /// Collective. `host` is of the same ranks and used by nobody else. `connect` may be empty for a
-  /// group of one rank. Throws base::Error kMisuse when `host` cannot greet, and what `connect`
-  /// throws.
+  /// Collective. `host` is of the same ranks and used by nobody else; it knows who is on which
+  /// host. `connect` may be empty for a group of one rank. Throws base::Error kMisuse when `host`
+  /// cannot greet; kTimeout, and the failures of `host`, while the devices do not connect; and
+  /// kSystem with what `connect` threw, on all ranks, with the rank on which it did.
   DeviceGroup(std::shared_ptr<Group> host, rendezvous::Store store, ConnectDevices connect,
               c10::Device device);
 
@@ -67,14 +72,14 @@ class DeviceGroup final : public Group {
   std::shared_ptr<Group> subgroup(std::span<const int> ranks) override;
   void abort(std::string_view reason) noexcept override { host_->abort(reason); }
   void fail(const base::Error& failure) noexcept override { host_->fail(failure); }
-  /// Not counted: the backend of the devices chooses the way.
-  std::int64_t bytes_between_hosts() const override { return 0; }
+  std::int64_t bytes_between_hosts() const override { return messages_->bytes_between_hosts(); }
 
  private:
   using Algorithm = std::function<void(DeviceCollectives&)>;
   using Agreement = std::function<void()>;  // further arguments that the ranks compare on the host
 
   int index() const { return stream_.device().is_cpu() ? 0 : stream_.device().index(); }
+  c10::intrusive_ptr<::c10d::Backend> connect_devices();
   std::shared_ptr<Job> submit(std::function<void()> body);
   Work begin(shared::OperationRecord record, Algorithm algorithm, Agreement agree = nullptr);
   void run(const shared::OperationRecord& record, const DeviceStream::Mark& mark,
@@ -84,6 +89,7 @@ class DeviceGroup final : public Group {
   void guard(const std::function<void()>& body);
   void watch(const shared::OperationRecord& record, base::Deadline deadline,
              const std::function<void()>& body);
+  void look_for_cause(const shared::OperationRecord& record);
   [[noreturn]] void explain(const shared::OperationRecord& record, const std::string& what);
   void check_counts(const std::vector<std::int64_t>& send, const std::vector<std::int64_t>& recv,
                     const OpTag& tag);
@@ -100,6 +106,7 @@ class DeviceGroup final : public Group {
   std::uint64_t started_ = 0;  // operations; written by whoever starts one
 
   c10::intrusive_ptr<::c10d::Backend> backend_;
+  std::unique_ptr<DeviceMessages> messages_;
   std::unique_ptr<DeviceCollectives> collectives_;
   const shared::OperationRecord* current_ = nullptr;  // while the watchman is on duty
   std::unique_ptr<device::Watchman> watchman_;

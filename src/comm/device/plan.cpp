@@ -27,11 +27,11 @@ std::int64_t slice(std::int64_t count, std::int64_t begin, std::int64_t step) {
 
 }  // namespace
 
-GatherPlan plan_all_gather(const Parts& parts, int rank) {
+GatherPlan plan_all_gather(const Parts& parts, int rank, bool may_use_one_call) {
   const auto own = parts.counts[index(rank)];
   const bool equal = std::all_of(parts.counts.begin(), parts.counts.end(),
                                  [&](std::int64_t count) { return count == own; });
-  if (equal) return {own > 0, {}};
+  if (equal && may_use_one_call) return {own > 0, {}};
   GatherPlan plan;
   around(rank, static_cast<int>(parts.counts.size()), [&](int to, int from) {
     add(plan.exchange.sends, {to, 0, own});

@@ -27,14 +27,14 @@ struct Exchange {
   bool empty() const { return sends.empty() && recvs.empty(); }
 };
 
-/// An all_gather: one call of the backend when all parts are equal, else messages, sent from the
-/// own part and received into the whole.
+/// An all_gather: one call of the backend when that may be used and all parts are equal, else
+/// messages, sent from the own part and received into the whole.
 struct GatherPlan {
   bool one_call = false;
   Exchange exchange;
 };
 
-GatherPlan plan_all_gather(const shared::Parts& parts, int rank);
+GatherPlan plan_all_gather(const shared::Parts& parts, int rank, bool may_use_one_call);
 
 /// `count` elements from `offset` on are to be what the elements from each of `addends` on add up
 /// to, in that order.

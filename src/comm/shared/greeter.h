@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "comm/shared/operation.h"
 
 namespace fullshard::comm::shared {
@@ -17,6 +19,12 @@ class Greeter {
   /// Throws the group's failure if it has one or a rank has died. `record` is the operation that is
   /// going on. Never blocks; any thread may call, also during greet().
   virtual void look(const OperationRecord& record) = 0;
+
+  /// This rank's number in the world, by which errors name it.
+  virtual int world_rank() const = 0;
+
+  /// By rank, a number of its host.
+  virtual std::vector<int> host_of_ranks() const = 0;
 };
 
 }  // namespace fullshard::comm::shared

@@ -1,0 +1,107 @@
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "comm/c10d/device_collectives.h"
+#include "comm/device/host_plan.h"
+
+namespace fullshard::comm::c10d {
+namespace {
+
+using base::DType;
+using device::HostReducePlan;
+using device::HostReduceStage;
+using shared::Parts;
+
+// A part goes in at least these many slices, so that one is between the hosts while another is
+// inside; but for parts of which the slices would be too short to be worth a group of calls.
+constexpr std::int64_t kSlices = 4;
+constexpr std::size_t kShortSlice = std::size_t{1} << 20;
+
+class HierarchicalDeviceCollectives final : public DeviceCollectives {
+ public:
+  HierarchicalDeviceCollectives(DeviceMessages& messages, std::size_t chunk)
+      : DeviceCollectives(messages), chunk_(chunk) {}
+
+  void all_gather(ConstBuffer mine, Buffer all, const Parts& parts) override;
+  void reduce_scatter(ConstBuffer all, Buffer mine, const Parts& parts, ReduceOp op) override;
+
+ private:
+  std::int64_t slice(const Parts& parts, DType dtype) const;
+
+  std::size_t chunk_;
+};
+
+/// Scratch on a device.
+struct Scratch {
+  Scratch(const DeviceMessages& messages, std::int64_t count, DType dtype, int device)
+      : memory(messages.allocate(count, dtype)), buffer{memory.data_ptr(), count, dtype, device} {}
+
+  at::Tensor memory;
+  ConstBuffer buffer;
+};
+
+// Sums of fp16 and bf16 stay fp32 until the end.
+DType type_of_sums(DType dtype, ReduceOp op) {
+  const bool half = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  const bool adds = op == ReduceOp::kSum || op == ReduceOp::kMean;
+  return half && adds ? DType::kFloat32 : dtype;
+}
+
+// Elements of a slice; the same on all ranks.
+std::int64_t HierarchicalDeviceCollectives::slice(const Parts& parts, DType dtype) const {
+  const auto elements = [&](std::size_t bytes) {
+    return static_cast<std::int64_t>(std::max<std::size_t>(bytes / base::size_of(dtype), 1));
+  };
+  const std::int64_t wanted =
+      std::max((parts.longest + kSlices - 1) / kSlices, elements(kShortSlice));
+  return std::min(wanted, elements(chunk_));
+}
+
+void HierarchicalDeviceCollectives::all_gather(ConstBuffer mine, Buffer all, const Parts& parts) {
+  const int rank = messages().rank();
+  messages().copy(mine, 0, all, parts.offsets[static_cast<std::size_t>(rank)], mine.count);
+  const std::int64_t step = slice(parts, all.dtype);
+  for (const auto& exchange : device::plan_all_gather(parts, messages().hosts(), rank, step)) {
+    DeviceMessages::wait(messages().start({{exchange, all, all}}));
+  }
+}
+
+void HierarchicalDeviceCollectives::reduce_scatter(ConstBuffer all, Buffer mine, const Parts& parts,
+                                                   ReduceOp op) {
+  const HostMap& hosts = messages().hosts();
+  const int rank = messages().rank();
+  const DType wire = type_of_sums(all.dtype, op);
+  const ReduceOp op_here = op == ReduceOp::kMean ? ReduceOp::kSum : op;
+  const HostReducePlan plan =
+      device::plan_reduce_scatter(parts, hosts, rank, slice(parts, all.dtype));
+  const Scratch addends(messages(), plan.addends, all.dtype, all.device);
+  const Scratch sums(messages(), plan.sums, wire, all.device);
+  const Scratch host_sums(messages(), plan.host_sums, wire, all.device);
+  const auto start = [&](std::size_t stage) {
+    if (stage >= plan.stages.size()) return DeviceMessages::Started();
+    return messages().start({{plan.stages[stage].inside, all, addends.buffer},
+                             {plan.stages[stage].across, sums.buffer, host_sums.buffer}});
+  };
+  DeviceMessages::Started now = start(0);
+  for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    DeviceMessages::Started next = start(stage + 1);
+    DeviceMessages::wait(now);
+    const HostReduceStage& here = plan.stages[stage];
+    add_up(here.result, hosts.host_of(rank), sums.buffer, host_sums.buffer, mine, op,
+           messages().size());
+    for (const device::Sum& sum : here.sums) {
+      add_up(sum, hosts.local(rank), all, addends.buffer, sums.buffer, op_here, 1);
+    }
+    now = std::move(next);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceCollectives> make_hierarchical_device_collectives(DeviceMessages& messages,
+                                                                        std::size_t chunk) {
+  return std::make_unique<HierarchicalDeviceCollectives>(messages, chunk);
+}
+
+}  // namespace fullshard::comm::c10d
