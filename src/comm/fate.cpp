@@ -134,7 +134,7 @@ class BoundGroup final : public Group, public shared::Greeter {
     guarded(*bond_, [&] { greeter().look(record); });
   }
   int world_rank() const override { return greeter().world_rank(); }
-  std::vector<int> host_of_ranks() const override { return greeter().host_of_ranks(); }
+  shared::Whereabouts whereabouts() const override { return greeter().whereabouts(); }
 
   std::unique_ptr<SharedSegment> allocate_shared(std::size_t bytes,
                                                  std::string_view purpose) override {

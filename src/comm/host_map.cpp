@@ -32,6 +32,14 @@ int HostMap::carrier(int rank, int host) const {
   return carriers[index(local)];
 }
 
+std::vector<int> HostMap::carried(int rank) const {
+  std::vector<int> found;
+  for (int other = 0; other < size(); ++other) {
+    if (carrier(other, host_of(rank)) == rank) found.push_back(other);
+  }
+  return found;
+}
+
 HostMap::Span HostMap::carried(std::size_t run, int rank) const {
   const Run& of = runs_[run];
   Span span{of.first, of.first};

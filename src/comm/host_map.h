@@ -40,6 +40,9 @@ class HostMap {
   /// host. The ranks of a host share the ranks of a run as evenly as they can, in order.
   int carrier(int rank, int host) const;
 
+  /// The ranks whose parts `rank` carries on its own host, itself among them, in order.
+  std::vector<int> carried(int rank) const;
+
   /// The ranks of run `run` whose part `rank` carries on its own host.
   Span carried(std::size_t run, int rank) const;
 

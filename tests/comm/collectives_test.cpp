@@ -46,8 +46,8 @@ std::vector<int> sizes_of(Backend backend) {
   if (backend == Backend::kMixedStandIn) return {2, 3};
   const bool devices = backend == Backend::kDeviceStandIn || backend == Backend::kNccl;
   if (devices) return {1, 2, 3, 4, 5, 8};
-  if (backend == Backend::kDeviceHostsStandIn) return {3, 4, 5, 7, 8, 13};
   if (is_long()) return all;
+  if (backend == Backend::kDeviceHostsStandIn) return {3, 4, 5, 7};
   switch (backend) {
     case Backend::kGlooProcesses: return {3};
     case Backend::kHostsProcesses: return {4};

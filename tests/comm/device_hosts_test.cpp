@@ -4,12 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/device_ranks.h"
 #include "comm/host_map.h"
 #include "comm/ranks.h"
 #include "comm/values.h"
+#include "fullshard/comm/c10d/gloo.h"
 #include "fullshard/comm/reduce.h"
 
 namespace fullshard::comm::testing {
@@ -97,44 +100,37 @@ TEST_P(DeviceHosts, SumsHaveTheBitsOfHostMemory) {
   });
 }
 
+// What a gather and a reduction of such parts send from this rank to other hosts.
+std::vector<std::int64_t> sent_between_hosts(Group& group, bool devices, DType dtype,
+                                             const std::vector<std::int64_t>& counts) {
+  Values part(dtype, counts[static_cast<std::size_t>(group.rank())]);
+  Values whole(dtype, total(counts));
+  const Buffer mine = devices ? on_device(part) : part.buffer();
+  const Buffer all = devices ? on_device(whole) : whole.buffer();
+  const std::int64_t before = group.bytes_between_hosts();
+  group.all_gather(mine, all, counts, {}).wait();
+  const std::int64_t between = group.bytes_between_hosts();
+  group.reduce_scatter(all, mine, ReduceOp::kMean, counts, {}).wait();
+  return {between - before, group.bytes_between_hosts() - between};
+}
+
 TEST_P(DeviceHosts, P7_SendBetweenHostsWhatHostMemoryDoes) {
   run([](World& world, Group& devices) {
-    const auto counts = ragged(world.size(), 700);
+    const HostMap hosts(GetParam());
     const std::vector<std::int64_t> equal(static_cast<std::size_t>(world.size()), 300);
-    for (const auto& parts : {counts, equal}) {
-      Values mine(DType::kFloat32, parts[static_cast<std::size_t>(world.rank())]);
-      Values all(DType::kFloat32, total(parts));
-      const auto sent = [&](Group& group, const auto& call) {
-        const std::int64_t before = group.bytes_between_hosts();
-        call(group);
-        return group.bytes_between_hosts() - before;
-      };
-      const bool layered = HostMap(GetParam()).any_together();
-      const auto gather = [&](Group& group) {
-        const bool here = &group == &world.group();
-        group
-            .all_gather(here ? mine.input() : on_device(mine), here ? all.buffer() : on_device(all),
-                        parts, {})
-            .wait();
-      };
-      const auto reduce = [&](Group& group) {
-        const bool here = &group == &world.group();
-        group
-            .reduce_scatter(here ? all.input() : on_device(all),
-                            here ? mine.buffer() : on_device(mine), ReduceOp::kMean, parts, {})
-            .wait();
-      };
-      const std::int64_t gathered = sent(devices, gather);
-      EXPECT_EQ(gathered, sent(world.group(), gather));
-      EXPECT_EQ(sent(devices, reduce), sent(world.group(), reduce));
-      const std::int64_t hosts = HostMap(GetParam()).hosts();
-      const std::int64_t receivers = layered ? hosts - 1 : world.size() - 1;
-      EXPECT_EQ(gathered, receivers * mine.count() * 4);
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (const auto& counts : {ragged(world.size(), 700), equal}) {
+        const auto sent = sent_between_hosts(devices, true, dtype, counts);
+        EXPECT_EQ(sent, sent_between_hosts(world.group(), false, dtype, counts));
+        const auto bytes = counts[static_cast<std::size_t>(world.rank())] *
+                           static_cast<std::int64_t>(base::size_of(dtype));
+        EXPECT_EQ(sent.front(), (hosts.hosts() - 1) * bytes);
+      }
     }
     Values values(DType::kFloat32, 1000);
     const std::int64_t before = devices.bytes_between_hosts();
     devices.broadcast(on_device(values), 1, {}).wait();
-    const std::int64_t copies = world.rank() == 1 ? HostMap(GetParam()).hosts() - 1 : 0;
+    const std::int64_t copies = world.rank() == 1 ? hosts.hosts() - 1 : 0;
     EXPECT_EQ(devices.bytes_between_hosts() - before, copies * 4000);
   });
 }
@@ -143,18 +139,41 @@ TEST_P(DeviceHosts, P7_SendBetweenHostsWhatHostMemoryDoes) {
 TEST_P(DeviceHosts, SubgroupsKnowTheirHosts) {
   run([](World& world, Group& devices) {
     const HostMap hosts(GetParam());
-    const std::vector<int>& first = hosts.ranks(0);
-    const auto inside = devices.subgroup(first);
     std::vector<int> heads;
     for (int host = 0; host < hosts.hosts(); ++host) heads.push_back(hosts.ranks(host).front());
-    const auto across = devices.subgroup(heads);
-    for (const auto& group : {inside, across}) {
+    for (const auto& members : {hosts.ranks(0), heads}) {
+      const auto group = devices.subgroup(members);
+      const auto of_hosts = world.group().subgroup(members);
       if (group == nullptr) continue;
       Values values = rough_input(DType::kFloat32, world.rank(), 5000);
+      Values expected = values;
+      of_hosts->all_reduce(expected.buffer(), ReduceOp::kMean, {}).wait();
       group->all_reduce(on_device(values), ReduceOp::kMean, {}).wait();
-      EXPECT_EQ(group->bytes_between_hosts() > 0, group == across);
+      EXPECT_EQ(values.bytes(), expected.bytes());
+      EXPECT_EQ(group->bytes_between_hosts() > 0, members == heads);
     }
   });
+}
+
+// Where messages go between all ranks, also of one host, sums are in the order of the ranks.
+TEST(DeviceHostsOfMessages, SumsHaveTheBitsOfHostMemory) {
+  const auto store = rendezvous::Store::in_memory();
+  StandIns stand_ins;
+  const std::vector<int> hosts = {0, 1, 0, 1};
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.emplace_back([&, rank] {
+      CommOptions options;
+      options.interface = "lo";
+      options.host = "host" + std::to_string(hosts[static_cast<std::size_t>(rank)]);
+      World world = make_gloo_world(rank, 4, store, options);
+      const auto devices = stand_ins.make_group(world);
+      expect_same_bits(world, *devices, DType::kFloat32, ReduceOp::kSum, 700);
+      const std::vector<std::int64_t> counts = {300, 300, 300, 300};
+      EXPECT_EQ(sent_between_hosts(*devices, true, DType::kFloat32, counts),
+                sent_between_hosts(world.group(), false, DType::kFloat32, counts));
+    });
+  }
 }
 
 }  // namespace

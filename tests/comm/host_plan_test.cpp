@@ -64,7 +64,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-std::int64_t bytes_across(const Case& test, const std::vector<Exchange>& of_ranks) {
+std::int64_t elements_across(const Case& test, const std::vector<Exchange>& of_ranks) {
   std::int64_t total = 0;
   for (std::size_t from = 0; from < of_ranks.size(); ++from) {
     for (const Piece& send : of_ranks[from].sends) {
@@ -95,14 +95,15 @@ TEST(HostPlan, AnAllGatherBringsEveryPartToAllAndToEachHostOnce) {
       for (const auto& plan : plans) exchanges.push_back(plan.at(stage));
       const std::vector<Numbers> before = all;  // what a stage brings, only the next passes on
       deliver(exchanges, before, all);
-      across += bytes_across(test, exchanges);
+      across += elements_across(test, exchanges);
     }
     for (const Numbers& gathered : all) ASSERT_EQ(gathered, numbers(parts.total, 0));
     EXPECT_EQ(across, (hosts.hosts() - 1) * parts.total);
   }
 }
 
-// Sums of powers of two as addends: each addend once is the sum with all bits, and no other is.
+// Another power of two for each rank, and what tells elements apart: only the sum with each rank's
+// addend once has all bits.
 std::int64_t value(int rank, std::int64_t element) {
   return (std::int64_t{1} << rank) + 100'000 * element;
 }
@@ -143,8 +144,8 @@ struct Reduction {
     }
     deliver(inside, whole, addends);
     deliver(between, sums, host_sums);
-    EXPECT_EQ(bytes_across(test, inside), 0);
-    across += bytes_across(test, between);
+    EXPECT_EQ(elements_across(test, inside), 0);
+    across += elements_across(test, between);
   }
 
   void add_up(std::size_t stage) {
@@ -202,6 +203,14 @@ TEST(HostPlan, AReduceScatterAddsEveryAddendOnceAndCrossesOnce) {
     }
     EXPECT_EQ(reduction.across, of_others);
   }
+}
+
+TEST(HostPlan, SlicesAreQuartersNeitherShortNorLong) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  EXPECT_EQ(device::choose_slice(4'000'001, 4, 16 * kMiB), 1'000'001);
+  EXPECT_EQ(device::choose_slice(1000, 4, 16 * kMiB), 1 << 18);
+  EXPECT_EQ(device::choose_slice(1'000'000'000, 4, 16 * kMiB), 1 << 22);
+  EXPECT_EQ(device::choose_slice(1000, 8, 4), 1);
 }
 
 TEST(HostPlan, ScratchIsTwoSlicesOfWhatARankCarries) {

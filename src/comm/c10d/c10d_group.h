@@ -78,7 +78,9 @@ class C10dGroup final : public Group,
   void greet(const shared::OperationRecord& record) override;
   void look(const shared::OperationRecord& record) override;
   int world_rank() const override { return membership_->world_rank(rank()); }
-  std::vector<int> host_of_ranks() const override { return placement_.host_of; }
+  shared::Whereabouts whereabouts() const override {
+    return {placement_.host_of, placement_.inside != nullptr};
+  }
 
   /// Throw kMisuse: there is no memory that ranks on several hosts all see.
   std::unique_ptr<SharedSegment> allocate_shared(std::size_t bytes,

@@ -29,8 +29,10 @@ class FlatDeviceCollectives final : public DeviceCollectives {
 };
 
 void FlatDeviceCollectives::all_gather(ConstBuffer mine, Buffer all, const Parts& parts) {
-  // Between hosts the messages are ours, so that they can be counted.
-  const bool may_use_one_call = !messages().alone() && messages().hosts().hosts() == 1;
+  // What the backend's own call sends to other hosts is known only where all ranks are alike.
+  const HostMap& hosts = messages().hosts();
+  const bool may_use_one_call =
+      !messages().alone() && (hosts.hosts() == 1 || !hosts.any_together());
   const device::GatherPlan plan =
       device::plan_all_gather(parts, messages().rank(), may_use_one_call);
   if (plan.one_call) return messages().all_gather_equal(mine, all);

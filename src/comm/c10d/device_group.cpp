@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -70,12 +71,12 @@ DeviceGroup::DeviceGroup(std::shared_ptr<Group> host, rendezvous::Store store,
       stream_(device),
       exceptions_at_start_(std::uncaught_exceptions()) {
   if (connect_) guard([&] { backend_ = connect_devices(); });
-  HostMap hosts(greeter_->host_of_ranks());
-  const bool layered = hosts.hosts() > 1 && hosts.any_together();
-  messages_ = std::make_unique<DeviceMessages>(backend_, rank(), std::move(hosts), device);
+  const shared::Whereabouts where = greeter_->whereabouts();
+  messages_ = std::make_unique<DeviceMessages>(backend_, rank(), HostMap(where.host_of), device);
+  const bool in_layers = where.in_layers && messages_->hosts().hosts() > 1;
   const std::size_t chunk = kStagings * options().staging;
-  collectives_ = layered ? make_hierarchical_device_collectives(*messages_, chunk)
-                         : make_flat_device_collectives(*messages_, chunk);
+  collectives_ = in_layers ? make_hierarchical_device_collectives(*messages_, chunk)
+                           : make_flat_device_collectives(*messages_, chunk);
   const auto time_out = [this] {
     throw Error(ErrorCode::kTimeout,
                 fmt::format("{} timed out after {:.3g} s: all ranks arrived, but the devices did "
@@ -91,17 +92,20 @@ c10::intrusive_ptr<::c10d::Backend> DeviceGroup::connect_devices() {
   const OperationRecord record = joint_record("connecting the devices");
   const auto deadline = base::Deadline::after(options().timeout);
   const auto connected = std::make_shared<c10::intrusive_ptr<::c10d::Backend>>();
-  const device::Errand errand(
-      [connected, call = connect_, store = store_, rank = rank(), size = size(),
-       device = stream_.device(),
-       timeout = options().timeout] { *connected = call(store, rank, size, device, timeout); });
+  std::optional<device::Errand> errand;
   const auto ended = [&] {
     try {
-      return errand.ended_within(kLook);
+      if (!errand) {
+        errand.emplace([connected, call = connect_, store = store_, rank = rank(), size = size(),
+                        device = stream_.device(), timeout = options().timeout] {
+          *connected = call(store, rank, size, device, timeout);
+        });
+      }
+      return errand->ended_within(kLook);
     } catch (const std::exception& error) {
       look_for_cause(record);
-      const int rank = greeter_->world_rank();
-      throw Error(ErrorCode::kSystem, fmt::format("rank {}: {}", rank, first_line(error)), rank);
+      const int self = greeter_->world_rank();
+      throw Error(ErrorCode::kSystem, fmt::format("rank {}: {}", self, first_line(error)), self);
     }
   };
   while (!ended()) {
@@ -129,10 +133,10 @@ DeviceGroup::~DeviceGroup() {
   } catch (const std::exception&) {
     interrupt();  // a farewell would wait for the others
   }
-  const device::Errand errand([backend = std::move(backend_), failed = failed_.load()] {
-    if (!failed) backend->shutdown();
-  });
   try {
+    const device::Errand errand([backend = std::move(backend_), failed = failed_.load()] {
+      if (!failed) backend->shutdown();
+    });
     errand.ended_within(kLettingGo);
   } catch (const std::exception&) {
     // Everything was done before; what is left of the connections ends with the process.
@@ -140,7 +144,8 @@ DeviceGroup::~DeviceGroup() {
 }
 
 // Frees the devices of all ranks that wait for this one: their messages fail. Where the backend
-// does not even abort, the wait for the device ends by its own deadline.
+// does not even abort, the wait for the device ends by its own deadline; not so a call that begins
+// an operation and does not return.
 void DeviceGroup::interrupt() noexcept {
   if (failed_.exchange(true) || backend_ == nullptr) return;
   try {

@@ -33,8 +33,9 @@ using ConnectDevices = std::function<c10::intrusive_ptr<::c10d::Backend>(
 ///
 /// Operations run one after the other on a thread of the group and a stream of the device. Each
 /// begins after what the caller had given its current stream, and Work::wait returns when the
-/// device has done it. A Work that is dropped waits by itself. Nothing waits for a backend that
-/// does not return but until the deadline, or, where no one is left to be told, a few seconds.
+/// device has done it. A Work that is dropped waits by itself. Nobody waits longer than until
+/// the deadline for a backend to connect, nor longer than a few seconds for it to abort or to
+/// leave; a call that begins an operation has to return, at the latest when the backend is aborted.
 class DeviceGroup final : public Group {
  public:
   /// Collective. `host` is of the same ranks and used by nobody else; it knows who is on which

@@ -1,9 +1,8 @@
-#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "comm/c10d/device_collectives.h"
 #include "comm/device/host_plan.h"
+#include "comm/sums.h"
 
 namespace fullshard::comm::c10d {
 namespace {
@@ -12,11 +11,6 @@ using base::DType;
 using device::HostReducePlan;
 using device::HostReduceStage;
 using shared::Parts;
-
-// A part goes in at least these many slices, so that one is between the hosts while another is
-// inside; but for parts of which the slices would be too short to be worth a group of calls.
-constexpr std::int64_t kSlices = 4;
-constexpr std::size_t kShortSlice = std::size_t{1} << 20;
 
 class HierarchicalDeviceCollectives final : public DeviceCollectives {
  public:
@@ -27,7 +21,9 @@ class HierarchicalDeviceCollectives final : public DeviceCollectives {
   void reduce_scatter(ConstBuffer all, Buffer mine, const Parts& parts, ReduceOp op) override;
 
  private:
-  std::int64_t slice(const Parts& parts, DType dtype) const;
+  std::int64_t slice(const Parts& parts, DType dtype) const {
+    return device::choose_slice(parts.longest, base::size_of(dtype), chunk_);
+  }
 
   std::size_t chunk_;
 };
@@ -40,23 +36,6 @@ struct Scratch {
   at::Tensor memory;
   ConstBuffer buffer;
 };
-
-// Sums of fp16 and bf16 stay fp32 until the end.
-DType type_of_sums(DType dtype, ReduceOp op) {
-  const bool half = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-  const bool adds = op == ReduceOp::kSum || op == ReduceOp::kMean;
-  return half && adds ? DType::kFloat32 : dtype;
-}
-
-// Elements of a slice; the same on all ranks.
-std::int64_t HierarchicalDeviceCollectives::slice(const Parts& parts, DType dtype) const {
-  const auto elements = [&](std::size_t bytes) {
-    return static_cast<std::int64_t>(std::max<std::size_t>(bytes / base::size_of(dtype), 1));
-  };
-  const std::int64_t wanted =
-      std::max((parts.longest + kSlices - 1) / kSlices, elements(kShortSlice));
-  return std::min(wanted, elements(chunk_));
-}
 
 void HierarchicalDeviceCollectives::all_gather(ConstBuffer mine, Buffer all, const Parts& parts) {
   const int rank = messages().rank();

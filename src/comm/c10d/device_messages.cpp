@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/shared/arguments.h"
@@ -110,6 +111,7 @@ void DeviceMessages::wait(const Started& started) {
 void DeviceMessages::all_gather_equal(ConstBuffer mine, ConstBuffer all) {
   at::Tensor whole = bytes(all, 0, all.count);
   at::Tensor part = bytes(mine, 0, mine.count);
+  bytes_between_hosts_ += std::count(elsewhere_.begin(), elsewhere_.end(), true) * part.numel();
   wait({backend_->_allgather_base(whole, part)});
 }
 

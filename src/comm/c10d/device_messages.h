@@ -54,8 +54,8 @@ class DeviceMessages {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(elsewhere_.size()); }
   const HostMap& hosts() const { return hosts_; }
-  /// Sent by this rank to ranks on other hosts. Any thread may call. What the backend's broadcast
-  /// sends is counted at the root: each host needs it once.
+  /// Sent by this rank to ranks on other hosts. Any thread may call. Of the backend's own calls it
+  /// is what the other hosts need of this rank, whichever way the backend goes.
   std::int64_t bytes_between_hosts() const { return bytes_between_hosts_; }
 
  private:

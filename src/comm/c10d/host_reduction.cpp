@@ -6,6 +6,7 @@
 #include <span>
 
 #include "comm/half.h"
+#include "comm/sums.h"
 #include "fullshard/comm/reduce.h"
 
 namespace fullshard::comm::c10d {
@@ -19,8 +20,6 @@ constexpr std::size_t kLine = 64;
 
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 std::size_t round_up(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-
-bool is_half(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
 
 template <typename T>
 void divide(T* values, std::int64_t count, T by) {
@@ -47,16 +46,12 @@ struct HostReduction::Operation {
         parts(cut),
         dtype(type),
         op(reduce_op),
-        wire(is_half(type) && (op == ReduceOp::kSum || op == ReduceOp::kMean) ? DType::kFloat32
-                                                                              : type) {
+        wire(type_of_sums(type, reduce_op)),
+        carried(setting.hosts_.carried(setting.seat_.rank)) {
     // A slice of every rank's part has to fit an area.
     const auto fitting = reduction.area_bytes_ / index(reduction.seat_.size) / kLine * kLine;
     step = static_cast<std::int64_t>(fitting / base::size_of(dtype));
     slot_bytes = round_up(bytes_of(std::min(step, parts.longest), wire));
-    for (std::size_t run = 0; run < reduction.hosts_.runs().size(); ++run) {
-      const HostMap::Span span = reduction.hosts_.carried(run, reduction.seat_.rank);
-      for (int rank = span.first; rank < span.end; ++rank) carried.push_back(rank);
-    }
     const std::size_t slots = carried.size() + index(reduction.hosts_.hosts()) + 1;
     scratch.resize(2 * slots * slot_bytes);
   }
@@ -94,9 +89,9 @@ struct HostReduction::Operation {
   DType dtype;
   ReduceOp op;
   DType wire;  // of what crosses between hosts
+  std::vector<int> carried;
   std::int64_t step = 0;
   std::size_t slot_bytes = 0;
-  std::vector<int> carried;
   std::vector<std::byte> scratch;
 };
 

@@ -20,10 +20,10 @@ Errand::Errand(std::function<void()> call) : state_(std::make_shared<State>()) {
     std::exception_ptr error;
     try {
       call();
-      call = nullptr;  // what it kept may take as long to end as itself
     } catch (...) {
       error = std::current_exception();
     }
+    call = nullptr;  // what it kept may take as long to end as itself
     const std::lock_guard lock(state->mutex);
     state->error = error;
     state->ended = true;

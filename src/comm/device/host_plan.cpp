@@ -1,6 +1,9 @@
 #include "comm/device/host_plan.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "comm/device/pieces.h"
 
 namespace fullshard::comm::device {
 namespace {
@@ -19,12 +22,13 @@ struct View {
         mates(map.ranks(here)),
         step(slice_elements),
         slices((cut.longest + step - 1) / step),
-        slot(std::min(step, cut.longest)) {}
+        slot(std::min(step, cut.longest)) {
+    for (const int mate : mates) carried.push_back(map.carried(mate));
+  }
 
   /// Elements of slice `number` of a rank's part: none before the first and after the last.
   std::int64_t count(int rank, std::int64_t number) const {
-    if (number < 0) return 0;
-    return std::clamp<std::int64_t>(parts.counts[index(rank)] - number * step, 0, step);
+    return number < 0 ? 0 : slice(parts.counts[index(rank)], number * step, step);
   }
   std::int64_t offset(int rank, std::int64_t number) const {
     return parts.offsets[index(rank)] + number * step;
@@ -34,28 +38,19 @@ struct View {
   }
   int size() const { return static_cast<int>(parts.counts.size()); }
 
-  /// The ranks whose parts `rank` carries on its host, itself among them, in order.
-  std::vector<int> carried(int rank) const {
-    std::vector<int> found;
-    for (int other = 0; other < size(); ++other) {
-      if (hosts.carrier(other, hosts.host_of(rank)) == rank) found.push_back(other);
-    }
-    return found;
-  }
+  /// What this rank carries.
+  const std::vector<int>& own_carried() const { return carried[index(hosts.local(self))]; }
 
   const Parts& parts;
   const HostMap& hosts;
   int self;
   int here;
-  const std::vector<int>& mates;  // of this host, itself among them
+  const std::vector<int>& mates;          // of this host, itself among them
+  std::vector<std::vector<int>> carried;  // by mate, whose parts it carries
   std::int64_t step;
   std::int64_t slices;
   std::int64_t slot;  // the longest slice that there is
 };
-
-void add(std::vector<Piece>& pieces, Piece piece) {
-  if (piece.count > 0) pieces.push_back(piece);
-}
 
 // Slice `number` of every part goes to the hosts, and to the owner's host-mates.
 void spread(const View& view, std::int64_t number, Exchange& exchange) {
@@ -94,7 +89,7 @@ void pass_on(const View& view, std::int64_t number, Exchange& exchange) {
 /// follow each other.
 class ReduceSlots {
  public:
-  explicit ReduceSlots(const View& view) : view_(view), carried_(view.carried(view.self)) {}
+  explicit ReduceSlots(const View& view) : view_(view), carried_(view.own_carried()) {}
 
   const std::vector<int>& carried() const { return carried_; }
   std::int64_t addends() const { return 2 * addends_of_half(); }
@@ -129,7 +124,7 @@ class ReduceSlots {
   std::int64_t host_sums_of_half() const { return (view_.hosts.hosts() - 1) * view_.slot; }
 
   const View& view_;
-  std::vector<int> carried_;
+  const std::vector<int>& carried_;
 };
 
 // Every rank of the host is brought slice `number` of what it carries.
@@ -137,7 +132,7 @@ Exchange bring_together(const View& view, const ReduceSlots& slots, std::int64_t
   Exchange exchange;
   for (const int mate : view.mates) {
     if (mate == view.self) continue;
-    for (const int owner : view.carried(mate)) {
+    for (const int owner : view.carried[index(view.hosts.local(mate))]) {
       add(exchange.sends, view.piece(mate, owner, number));
     }
     for (std::size_t i = 0; i < slots.carried().size(); ++i) {
@@ -189,6 +184,16 @@ Sum add_up_hosts(const View& view, const ReduceSlots& slots, std::int64_t number
 }
 
 }  // namespace
+
+std::int64_t choose_slice(std::int64_t longest, std::size_t element_bytes, std::size_t chunk) {
+  constexpr std::int64_t kSlices = 4;
+  constexpr std::size_t kShortest = std::size_t{1} << 20;
+  const auto elements = [&](std::size_t bytes) {
+    return static_cast<std::int64_t>(std::max<std::size_t>(bytes / element_bytes, 1));
+  };
+  const std::int64_t wanted = std::max((longest + kSlices - 1) / kSlices, elements(kShortest));
+  return std::min(wanted, elements(chunk));
+}
 
 std::vector<Exchange> plan_all_gather(const Parts& parts, const HostMap& hosts, int rank,
                                       std::int64_t step) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -11,6 +12,11 @@ namespace fullshard::comm::device {
 // Collectives over the devices of ranks that are on several hosts, several on one: what crosses
 // between two hosts crosses once, and every rank of a host carries a share of it. As values; the
 // same algorithms as those of hierarchical groups of host memory.
+
+/// Elements of a slice of parts of which the longest has `longest` elements of `element_bytes`
+/// bytes: a quarter of it, so that one slice is between the hosts while another is inside, but no
+/// slice so short that it is not worth a group of calls, nor longer than `chunk` bytes.
+std::int64_t choose_slice(std::int64_t longest, std::size_t element_bytes, std::size_t chunk);
 
 /// The messages of an all_gather, one exchange after the other; offsets are in the whole, in which
 /// the own part lies from the beginning. While slices of the parts travel between the hosts, those

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "comm/device/pieces.h"
+
 namespace fullshard::comm::device {
 namespace {
 
@@ -9,20 +11,11 @@ using shared::Parts;
 
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
-void add(std::vector<Piece>& pieces, Piece piece) {
-  if (piece.count > 0) pieces.push_back(piece);
-}
-
 // Calls `visit(to, from)` for the other ranks, everybody beginning with its neighbours, so that not
 // all send to one rank at once.
 template <typename Visit>
 void around(int rank, int size, Visit visit) {
   for (int i = 1; i < size; ++i) visit((rank + i) % size, (rank + size - i) % size);
-}
-
-// Of a part of `count` elements, those in a round.
-std::int64_t slice(std::int64_t count, std::int64_t begin, std::int64_t step) {
-  return std::clamp<std::int64_t>(count - begin, 0, step);
 }
 
 }  // namespace

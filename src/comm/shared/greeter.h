@@ -6,6 +6,13 @@
 
 namespace fullshard::comm::shared {
 
+/// Where the ranks of a group are.
+struct Whereabouts {
+  std::vector<int> host_of;  ///< by rank, a number of its host
+  /// Whether data goes inside the hosts first, on which the order of sums depends.
+  bool in_layers = false;
+};
+
 /// What a group whose data moves by other means, on devices, asks of a group of its ranks' hosts:
 /// who takes part, and with what. Groups of shared memory and of messages are greeters.
 class Greeter {
@@ -23,8 +30,7 @@ class Greeter {
   /// This rank's number in the world, by which errors name it.
   virtual int world_rank() const = 0;
 
-  /// By rank, a number of its host.
-  virtual std::vector<int> host_of_ranks() const = 0;
+  virtual Whereabouts whereabouts() const = 0;
 };
 
 }  // namespace fullshard::comm::shared

@@ -42,8 +42,8 @@ class SharedGroup final : public Group, public Greeter, public Pulse {
   void greet(const OperationRecord& record) override;
   void look(const OperationRecord& record) override;
   int world_rank() const override { return session_->world_rank(rank()); }
-  std::vector<int> host_of_ranks() const override {
-    return std::vector<int>(static_cast<std::size_t>(size()), 0);
+  Whereabouts whereabouts() const override {
+    return {std::vector<int>(static_cast<std::size_t>(size()), 0)};
   }
 
   std::unique_ptr<SharedSegment> allocate_shared(std::size_t bytes,

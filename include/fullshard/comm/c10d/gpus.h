@@ -26,7 +26,9 @@ struct GpuWorld {
 ///
 /// Throws base::Error, and tells the other ranks: kFile and kConfiguration when the plugin is not
 /// there or of another build, kConfiguration when there is no GPU or none for this rank, kSystem
-/// when NCCL cannot connect.
+/// when NCCL cannot connect, kTimeout when it has not in time, kPeerLost when a rank is lost
+/// meanwhile. A connection that NCCL then does not give up is left behind, and may still use the
+/// store.
 GpuWorld with_gpus(const World& world, const rendezvous::Store& store,
                    std::optional<int> device = std::nullopt);
 
