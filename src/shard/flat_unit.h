@@ -95,14 +95,10 @@ struct FlatUnit {
   }
 
   /// Where what this rank owns of a parameter begins, in elements from the start of `own`.
-  std::int64_t own_offset(std::size_t parameter) const {
-    return offset_in(own, parameter, own_range(parameter));
-  }
+  std::int64_t own_offset(std::size_t parameter) const { return offset_in(own, parameter); }
 
   /// The same of what it holds.
-  std::int64_t held_offset(std::size_t parameter) const {
-    return offset_in(held, parameter, held_range(parameter));
-  }
+  std::int64_t held_offset(std::size_t parameter) const { return offset_in(held, parameter); }
 
   /// The dimension that a parameter is cut along; its elements lie in the unit's memory in the
   /// storage order that state::ShardedTensor explains.
@@ -116,7 +112,7 @@ struct FlatUnit {
   /// The same of those that it holds.
   layout::Range held_range(std::size_t parameter) const { return range_in(held, parameter); }
 
- private:
+  /// The same of any flat elements, and where they begin, in elements from the start of `some`.
   layout::Range range_in(layout::Range some, std::size_t parameter) const {
     const auto& placed = layout.parameters()[parameter];
     const layout::Range flat = intersect(some, placed.flat());
@@ -124,7 +120,8 @@ struct FlatUnit {
     return {flat.begin - placed.offset, flat.end - placed.offset};
   }
 
-  std::int64_t offset_in(layout::Range some, std::size_t parameter, layout::Range range) const {
+  std::int64_t offset_in(layout::Range some, std::size_t parameter) const {
+    const layout::Range range = range_in(some, parameter);
     return range.empty() ? 0 : layout.parameters()[parameter].offset + range.begin - some.begin;
   }
 };

@@ -11,7 +11,7 @@ namespace fullshard::shard {
 
 HostsReducer::HostsReducer(const comm::Mesh& mesh, std::vector<FlatUnit>& units,
                            const Options& options)
-    : SharedReducer(*mesh.shard, units, {}),
+    : SharedReducer(*mesh.shard, units, {}, /*shares_work=*/false),
       mesh_(mesh),
       scale_(scale_of_mean(*mesh.all, options)),
       dynamic_(options.dynamic),
@@ -77,6 +77,7 @@ void HostsReducer::reduce_here(std::size_t unit, GradientFlags any) {
     std::byte* out = memory + flat.held_offset(i) * flat.element_bytes();
     if (anyone_has(unit, i)) {
       reduce_range(unit, i, held, out, /*accumulate=*/false);
+      count_read(unit, i, held);
     } else {
       std::memset(out, 0, static_cast<std::size_t>(held.size() * flat.element_bytes()));
     }

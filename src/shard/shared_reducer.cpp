@@ -29,14 +29,15 @@ at::Tensor as_stored(const FlatUnit& unit, std::size_t parameter, const at::Tens
 }  // namespace
 
 SharedReducer::SharedReducer(comm::Group& group, std::vector<FlatUnit>& units,
-                             const Options& options)
+                             const Options& options, bool shares_work)
     : GradientReducer(units, group.rank()),
       group_(group),
       divide_factor_(options.divide_factor),
       board_(group.allocate_signals(2 * units.size(), "gradient reductions")),
       ready_(0),
       consumed_(units.size()),
-      held_(units.size()) {
+      held_(units.size()),
+      reduced_(units.size(), 0) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const std::size_t parameters = units_[u].parameters.size();
     held_[u].gradients.resize(parameters);
@@ -50,6 +51,9 @@ SharedReducer::SharedReducer(comm::Group& group, std::vector<FlatUnit>& units,
   const std::int64_t bytes = std::max(notice_row_ * group.size(), kLine);
   notices_ = group.allocate_shared(static_cast<std::size_t>(bytes), "gradient notices");
   memory_ = StepMemory::make(group, units_);
+  if (!shares_work) return;
+  claims_ = std::make_unique<ReductionClaims>(group, units_.size());
+  lent_.reserve(units_.size());
 }
 
 std::span<std::int64_t> SharedReducer::places(int rank, std::size_t unit) const {
@@ -169,22 +173,53 @@ void SharedReducer::give(std::size_t unit, std::size_t parameter, const at::Tens
   }
 }
 
-void SharedReducer::hand_over(std::size_t unit) {
+void SharedReducer::announce(std::size_t unit) {
   board_->post(ready_ + unit, round_, "reduce_scatter", tag_of(unit));
   pending_.push_back(unit);
 }
 
+void SharedReducer::hand_over(std::size_t unit) {
+  if (claims_) offer(unit);
+  announce(unit);
+}
+
+// Nobody else adds to what this rank has already.
+void SharedReducer::offer(std::size_t unit) {
+  const bool is_first =
+      std::none_of(shards_[unit].begin(), shards_[unit].end(),
+                   [](const at::Tensor& shard) { return shard.grad().defined(); });
+  const std::int64_t place =
+      is_first ? memory_->offset_of(own_[unit].memory()) : ReductionClaims::kNotOffered;
+  claims_->offer(unit, {place, units_[unit].own});
+}
+
+// What a rank that is not ahead of any other hands over it leaves to those that are, until its next
+// unit is complete.
 void SharedReducer::poll() {
   const Stopwatch watch(exposed_seconds_);
+  const std::size_t newest = pending_.back();
+  for (const std::size_t unit : pending_) {
+    if (is_ready(unit) && (unit != newest || !claims_)) reduce_own(unit);
+  }
+  const auto is_behind = [&](int rank) { return board_->value(rank, ready_ + newest) < round_; };
+  for (const std::size_t unit : pending_) {
+    if (unit == newest || !is_ready(unit)) continue;
+    for (int owner = 0; owner < group_.size(); ++owner) {
+      if (may_claim(owner, unit) && is_behind(owner)) reduce_for(owner, unit);
+    }
+  }
   std::erase_if(pending_, [&](std::size_t unit) {
-    if (!is_ready(unit)) return false;
-    reduce(unit);
+    if (!is_ready(unit) || is_left(unit)) return false;
+    finish(unit);
     return true;
   });
 }
 
 void SharedReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
-  for (const std::size_t unit : rest) hand_over(unit);
+  for (const std::size_t unit : rest) {
+    if (claims_) claims_->offer(unit, {ReductionClaims::kNotOffered, {}});
+    announce(unit);
+  }
 }
 
 void SharedReducer::wait_until_ready(std::size_t unit) {
@@ -195,9 +230,18 @@ void SharedReducer::wait_until_ready(std::size_t unit) {
 void SharedReducer::finish_units() {
   for (const std::size_t unit : pending_) {
     wait_until_ready(unit);
-    reduce(unit);
+    reduce_own(unit);
+    for (int owner = 0; owner < group_.size(); ++owner) {
+      if (may_claim(owner, unit)) reduce_for(owner, unit);
+    }
+    finish(unit);
   }
   pending_.clear();
+  for (const std::size_t unit : lent_) {
+    const Stopwatch watch(unit_exposed_[unit]);
+    board_->wait(consumed_ + unit, round_, "reduce_scatter", tag_of(unit));
+  }
+  lent_.clear();
   collect();
 }
 
@@ -220,10 +264,13 @@ bool SharedReducer::anyone_has(std::size_t unit) const {
   return false;
 }
 
-void SharedReducer::reduce(std::size_t unit) {
+// Unless it is done, by this rank or another.
+void SharedReducer::reduce_own(std::size_t unit) {
+  if (reduced_[unit] == round_) return;
+  if (claims_ && !claims_->claim(group_.rank(), unit, round_)) return;
+  reduced_[unit] = round_;
   const Stopwatch watch(unit_exposed_[unit]);
-  if (anyone_has(unit)) ++counts_[unit].reductions;
-  FlatUnit& flat = units_[unit];
+  const FlatUnit& flat = units_[unit];
   for (std::size_t i = 0; i < flat.parameters.size() && !is_direct(); ++i) {
     if (!anyone_has(unit, i)) continue;
     const bool accumulate = holds_gradient(unit, i);
@@ -232,7 +279,53 @@ void SharedReducer::reduce(std::size_t unit) {
     reduce_range(unit, i, flat.own_range(i), memory + flat.own_offset(i) * flat.element_bytes(),
                  accumulate);
   }
+}
+
+bool SharedReducer::may_claim(int owner, std::size_t unit) const {
+  return claims_ && owner != group_.rank() &&
+         claims_->offered_by(owner, unit).place != ReductionClaims::kNotOffered &&
+         !claims_->is_claimed(owner, unit, round_);
+}
+
+void SharedReducer::reduce_for(int owner, std::size_t unit) {
+  if (!claims_->claim(owner, unit, round_)) return;
+  const Stopwatch watch(unit_exposed_[unit]);
+  const FlatUnit& flat = units_[unit];
+  const auto [place, own] = claims_->offered_by(owner, unit);
+  for (std::size_t i = 0; i < flat.parameters.size(); ++i) {
+    if (!anyone_has(unit, i)) continue;
+    const std::int64_t offset = flat.offset_in(own, i) * flat.element_bytes();
+    reduce_range(unit, i, flat.range_in(own, i), memory_->at(owner, place + offset),
+                 /*accumulate=*/false);
+  }
+}
+
+// Whether there is something of a ready unit that this rank does or may do later.
+bool SharedReducer::is_left(std::size_t unit) const {
+  if (!claims_) return false;
+  bool left = !claims_->is_claimed(group_.rank(), unit, round_);
+  for (int owner = 0; owner < group_.size(); ++owner) left = left || may_claim(owner, unit);
+  return left;
+}
+
+// Nothing is left for this rank to do. What another one does for it need not be done yet.
+void SharedReducer::finish(std::size_t unit) {
+  if (anyone_has(unit)) ++counts_[unit].reductions;
+  const bool lent = reduced_[unit] != round_;
+  if (lent) lent_.push_back(unit);
+  for (std::size_t i = 0; i < units_[unit].parameters.size() && !is_direct(); ++i) {
+    if (!anyone_has(unit, i)) continue;
+    if (lent) attach(unit, i);
+    count_read(unit, i, units_[unit].own_range(i));
+  }
   post_consumed(unit);
+}
+
+void SharedReducer::count_read(std::size_t unit, std::size_t parameter, layout::Range range) {
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (rank == group_.rank() || places(rank, unit)[parameter] == kNone) continue;
+    counts_[unit].bytes_read += range.size() * units_[unit].element_bytes();
+  }
 }
 
 void SharedReducer::reduce_range(std::size_t unit, std::size_t parameter, layout::Range range,
@@ -262,7 +355,6 @@ void SharedReducer::collect_parts(std::size_t unit, std::size_t parameter, layou
     const std::int64_t place = places(rank, unit)[parameter];
     if (place != kNone) {
       parts_.push_back(memory_->at(rank, place + range.begin * bytes));
-      if (rank != group_.rank()) counts_[unit].bytes_read += range.size() * bytes;
     } else {
       if (!zeros.defined()) zeros = at::zeros({range.size()}, units_[unit].dtype());
       parts_.push_back(zeros.const_data_ptr());

@@ -10,16 +10,22 @@
 
 #include "fullshard/comm/group.h"
 #include "shard/gradient_reducer.h"
+#include "shard/reduction_claims.h"
 #include "shard/step_memory.h"
 
 namespace fullshard::shard {
 
 /// Over the ranks of a group that share memory. Each finished gradient lies in memory that the
 /// others can read, mostly because it was made there; when a unit is complete the rank says so on
-/// the board; each rank then reads its own range from all ranks' gradients, adds in rank order,
-/// divides by the number of ranks and writes its gradient shard, in one pass. Units that are
+/// the board; each rank's range is then read from all ranks' gradients, added in rank order,
+/// divided by the number of ranks and written as its gradient shard, in one pass. Units that are
 /// complete on every rank are reduced inside backward, whenever another one completes; the rest at
 /// its end. Ranks match units by name, not by order.
+///
+/// Usually a rank does this for its own range. One that is ahead, because its core is quicker or
+/// has less to do, does it for those behind as well, which leave their newest unit to it: so the
+/// ranks end backward together, where the quicker ones would wait. A range is claimed by who does
+/// it.
 ///
 /// Counters on the board: unit u is ready in round k, then unit u is consumed in round k. A
 /// gradient is let go once all ranks have consumed it; that never deadlocks, because consuming
@@ -28,7 +34,8 @@ namespace fullshard::shard {
 /// A rank by itself has nothing to add: its gradients become those of the shards as they are.
 class SharedReducer : public GradientReducer {
  public:
-  SharedReducer(comm::Group& group, std::vector<FlatUnit>& units, const Options& options);
+  SharedReducer(comm::Group& group, std::vector<FlatUnit>& units, const Options& options)
+      : SharedReducer(group, units, options, group.size() > 1) {}
 
   /// What this thread makes from now on may be read by the other ranks.
   void begin_step() override { make_tensors_in(memory_); }
@@ -36,6 +43,10 @@ class SharedReducer : public GradientReducer {
   void collect() override;
 
  protected:
+  /// `shares_work`: whether ranks may reduce for each other, which is this class's own business.
+  SharedReducer(comm::Group& group, std::vector<FlatUnit>& units, const Options& options,
+                bool shares_work);
+
   bool gives_directly() const override { return is_direct(); }
   void enter_unit(std::size_t unit) override;
   void keep(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) override;
@@ -55,6 +66,8 @@ class SharedReducer : public GradientReducer {
   /// Writes a range of a parameter's reduced gradient to `out`, or adds it there.
   void reduce_range(std::size_t unit, std::size_t parameter, layout::Range range, std::byte* out,
                     bool accumulate);
+  /// Counts what the other ranks give for a range of a parameter.
+  void count_read(std::size_t unit, std::size_t parameter, layout::Range range);
   /// This rank reads the unit's gradients no more.
   void post_consumed(std::size_t unit) {
     board_->post(consumed_ + unit, round_, "reduce_scatter", tag_of(unit));
@@ -73,7 +86,13 @@ class SharedReducer : public GradientReducer {
   void let_go(std::size_t unit);
   void let_go(at::Tensor& gradient);
   void give(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
-  void reduce(std::size_t unit);
+  void announce(std::size_t unit);
+  void offer(std::size_t unit);
+  void reduce_own(std::size_t unit);
+  void reduce_for(int owner, std::size_t unit);
+  bool may_claim(int owner, std::size_t unit) const;
+  bool is_left(std::size_t unit) const;
+  void finish(std::size_t unit);
   void collect_parts(std::size_t unit, std::size_t parameter, layout::Range range,
                      at::Tensor& zeros);
   bool is_direct() const { return group_.size() == 1 && divide_factor_ == 0; }
@@ -102,6 +121,10 @@ class SharedReducer : public GradientReducer {
   std::vector<Held> held_;  // by unit
   std::vector<const void*> parts_;
   std::vector<comm::OpTag> tags_;  // by unit
+
+  std::unique_ptr<ReductionClaims> claims_;  // null where every rank does its own
+  std::vector<std::uint64_t> reduced_;  // by unit: the last round in which this rank did its own
+  std::vector<std::size_t> lent_;       // units of which another rank does its part
 };
 
 }  // namespace fullshard::shard

@@ -20,8 +20,9 @@ namespace fullshard::shard {
 /// its pages are used again step after step, first for activations, then for gradients, where the
 /// general allocator would give large ones back to the system and have them zeroed again.
 ///
-/// One row a rank, which only that rank writes. What is handed out may be returned in any thread,
-/// and after everybody else has let go of this object.
+/// One row a rank, which only that rank writes, but for what it offers the others
+/// (ReductionClaims). What is handed out may be returned in any thread, and after everybody else
+/// has let go of this object.
 class StepMemory : public std::enable_shared_from_this<StepMemory> {
  public:
   /// Collective. Pages that are not used cost nothing.
@@ -42,7 +43,7 @@ class StepMemory : public std::enable_shared_from_this<StepMemory> {
   std::int64_t offset_of(const void* address) const;
 
   /// The same place of a rank's row, in this rank's address space.
-  const std::byte* at(int rank, std::int64_t offset) const {
+  std::byte* at(int rank, std::int64_t offset) const {
     return segment_->data() + rank * row_ + offset;
   }
 
