@@ -100,6 +100,7 @@ class GradientReducer {
   double exposed_seconds() const { return exposed_seconds_; }
   double exposed_seconds(std::size_t unit) const { return unit_exposed_[unit]; }
   double reduction_seconds() const { return reduction_seconds_; }
+  std::int64_t reductions_for_others() const { return reductions_for_others_; }
 
  protected:
   GradientReducer(std::vector<FlatUnit>& units, int rank);
@@ -146,6 +147,7 @@ class GradientReducer {
   double exposed_seconds_ = 0;
   double reduction_seconds_ = 0;  // of those, in which this rank added gradients up
   std::int64_t copied_bytes_ = 0;
+  std::int64_t reductions_for_others_ = 0;
 
  private:
   void store_mean(const CompleteUnit& complete, std::byte* mean, double scale);

@@ -5,6 +5,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace fullshard::shard {
 
@@ -24,9 +25,14 @@ void OwnGradient::make() {
 }
 
 std::byte* OwnGradient::memory() {
+  return memory_from([](std::size_t) { return c10::DataPtr(); });
+}
+
+std::byte* OwnGradient::memory_from(const std::function<c10::DataPtr(std::size_t)>& make) {
   if (!has_memory_) {
-    storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(
-        c10::GetCPUAllocator()->allocate(storage_.nbytes()));
+    c10::DataPtr data = make(storage_.nbytes());
+    if (data == nullptr) data = c10::GetCPUAllocator()->allocate(storage_.nbytes());
+    storage_.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(data));
     has_memory_ = true;
   }
   return static_cast<std::byte*>(storage_.mutable_data());

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
 
+#include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "shard/flat_unit.h"
@@ -18,6 +21,9 @@ class OwnGradient {
 
   /// Where all of it lies; takes memory from libtorch's allocator when there is none.
   std::byte* memory();
+
+  /// The same, from `make`, which is given the number of bytes and may return null.
+  std::byte* memory_from(const std::function<c10::DataPtr(std::size_t)>& make);
 
   /// The part of one parameter, one-dimensional; valid as long as the memory is.
   const at::Tensor& part(std::size_t parameter);

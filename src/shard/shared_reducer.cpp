@@ -188,8 +188,11 @@ void SharedReducer::offer(std::size_t unit) {
   const bool is_first =
       std::none_of(shards_[unit].begin(), shards_[unit].end(),
                    [](const at::Tensor& shard) { return shard.grad().defined(); });
-  const std::int64_t place =
-      is_first ? memory_->offset_of(own_[unit].memory()) : ReductionClaims::kNotOffered;
+  std::int64_t place = ReductionClaims::kNotOffered;
+  if (is_first && units_[unit].own_bytes() > 0) {
+    const auto in_reach = [this](std::size_t bytes) { return memory_->try_make(bytes); };
+    place = memory_->offset_of(own_[unit].memory_from(in_reach));
+  }
   claims_->offer(unit, {place, units_[unit].own});
 }
 
@@ -289,6 +292,7 @@ bool SharedReducer::may_claim(int owner, std::size_t unit) const {
 
 void SharedReducer::reduce_for(int owner, std::size_t unit) {
   if (!claims_->claim(owner, unit, round_)) return;
+  ++reductions_for_others_;
   const Stopwatch watch(unit_exposed_[unit]);
   const FlatUnit& flat = units_[unit];
   const auto [place, own] = claims_->offered_by(owner, unit);

@@ -35,6 +35,10 @@ class StepMemory : public std::enable_shared_from_this<StepMemory> {
   /// Memory for a tensor: a large one, or in backward any that may be a gradient because it has the
   /// size of one. Null for others, and when there is no room.
   c10::DataPtr try_make(std::size_t bytes, bool in_backward);
+  /// The same whatever the size.
+  c10::DataPtr try_make(std::size_t bytes) {
+    return take(made_, 0, static_cast<std::int64_t>(bytes));
+  }
 
   /// An uninitialised row-major tensor for a copy of a gradient. There is room for one a parameter.
   at::Tensor make_copy(at::ScalarType dtype, at::IntArrayRef shape);
