@@ -97,6 +97,8 @@ void GradientReducer::add(std::size_t unit, std::size_t parameter, const at::Ten
 
 void GradientReducer::release_unused() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    // After an exception another rank may still be writing there.
+    if (in_round_ && handed_over_[unit]) continue;
     const auto is_its_gradient = [&](const at::Tensor& shard) {
       return shard.grad().defined() && own_[unit].holds(shard.grad());
     };

@@ -7,6 +7,7 @@ namespace fullshard::shard {
 // A cache line each, as all ranks write to them.
 struct alignas(64) ReductionClaims::Slot {
   std::uint64_t claimed;  // the last round in which somebody has
+  std::uint64_t done;     // the last round in which another rank than the owner had
   Part part;              // written by the owner, before the unit is ready
 };
 
@@ -40,6 +41,15 @@ bool ReductionClaims::claim(int owner, std::size_t unit, std::uint64_t round) {
 bool ReductionClaims::is_claimed(int owner, std::size_t unit, std::uint64_t round) const {
   const std::atomic_ref<std::uint64_t> claimed(slot(owner, unit).claimed);
   return claimed.load(std::memory_order_acquire) >= round;
+}
+
+void ReductionClaims::say_done(int owner, std::size_t unit, std::uint64_t round) {
+  std::atomic_ref<std::uint64_t>(slot(owner, unit).done).store(round, std::memory_order_release);
+}
+
+bool ReductionClaims::is_done(std::size_t unit, std::uint64_t round) const {
+  const std::atomic_ref<std::uint64_t> done(slot(rank_, unit).done);
+  return done.load(std::memory_order_acquire) >= round;
 }
 
 }  // namespace fullshard::shard

@@ -30,9 +30,13 @@ class ReductionClaims {
   /// Of a rank that has said that the unit is ready there.
   Part offered_by(int rank, std::size_t unit) const;
 
-  /// True for the first rank that asks for the part of `owner` in a round.
+  /// True for the first rank that asks for the part of `owner` in a round. Whoever has claimed
+  /// another rank's part says when it has written it, and does not wait for anybody before.
   bool claim(int owner, std::size_t unit, std::uint64_t round);
   bool is_claimed(int owner, std::size_t unit, std::uint64_t round) const;
+  void say_done(int owner, std::size_t unit, std::uint64_t round);
+  /// Whether this rank's part, claimed by another, is written and can be read.
+  bool is_done(std::size_t unit, std::uint64_t round) const;
 
  private:
   struct Slot;

@@ -5,9 +5,12 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "fullshard/base/check.h"
+#include "fullshard/base/deadline.h"
 #include "fullshard/comm/reduce.h"
 #include "shard/round_up.h"
 #include "shard/stopwatch.h"
@@ -18,6 +21,9 @@ namespace {
 constexpr std::int64_t kLine = 64;  // bytes; ranks write their own rows without sharing cache lines
 constexpr std::size_t kKeptCopy = std::size_t{16} << 10;
 constexpr std::int64_t kNone = -1;  // the place of a gradient that a rank does not have
+
+constexpr base::Duration kLongReduction = std::chrono::seconds(2);
+constexpr base::Duration kPause = std::chrono::microseconds(20);
 
 // The gradient seen so that its row-major order is the storage order of the parameter, in which
 // ranks own ranges of it.
@@ -37,11 +43,13 @@ SharedReducer::SharedReducer(comm::Group& group, std::vector<FlatUnit>& units,
       ready_(0),
       consumed_(units.size()),
       held_(units.size()),
-      reduced_(units.size(), 0) {
+      reduced_(units.size(), 0),
+      lent_any_(units.size()) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const std::size_t parameters = units_[u].parameters.size();
     held_[u].gradients.resize(parameters);
     held_[u].copies.resize(parameters);
+    lent_any_[u].resize(parameters);
     tags_.push_back({.unit = units_[u].name});
     notice_offset_.push_back(notice_row_);
     notice_row_ += round_up(static_cast<std::int64_t>(parameters * sizeof(std::int64_t)), kLine);
@@ -204,15 +212,16 @@ void SharedReducer::poll() {
   for (const std::size_t unit : pending_) {
     if (is_ready(unit) && (unit != newest || !claims_)) reduce_own(unit);
   }
-  const auto is_behind = [&](int rank) { return board_->value(rank, ready_ + newest) < round_; };
   for (const std::size_t unit : pending_) {
     if (unit == newest || !is_ready(unit)) continue;
     for (int owner = 0; owner < group_.size(); ++owner) {
-      if (may_claim(owner, unit) && is_behind(owner)) reduce_for(owner, unit);
+      const bool is_behind = board_->value(owner, ready_ + newest) < round_;
+      if (is_behind && may_claim(owner, unit)) reduce_for(owner, unit);
     }
   }
+  // A unit may have become ready since.
   std::erase_if(pending_, [&](std::size_t unit) {
-    if (!is_ready(unit) || is_left(unit)) return false;
+    if (!is_taken_care_of(unit)) return false;
     finish(unit);
     return true;
   });
@@ -240,10 +249,7 @@ void SharedReducer::finish_units() {
     finish(unit);
   }
   pending_.clear();
-  for (const std::size_t unit : lent_) {
-    const Stopwatch watch(unit_exposed_[unit]);
-    board_->wait(consumed_ + unit, round_, "reduce_scatter", tag_of(unit));
-  }
+  for (const std::size_t unit : lent_) take_back(unit);
   lent_.clear();
   collect();
 }
@@ -284,6 +290,12 @@ void SharedReducer::reduce_own(std::size_t unit) {
   }
 }
 
+// Whether this rank's part is reduced, or another rank is at it.
+bool SharedReducer::is_taken_care_of(std::size_t unit) const {
+  if (reduced_[unit] == round_) return true;
+  return claims_ && claims_->is_claimed(group_.rank(), unit, round_);
+}
+
 bool SharedReducer::may_claim(int owner, std::size_t unit) const {
   return claims_ && owner != group_.rank() &&
          claims_->offered_by(owner, unit).place != ReductionClaims::kNotOffered &&
@@ -302,27 +314,36 @@ void SharedReducer::reduce_for(int owner, std::size_t unit) {
     reduce_range(unit, i, flat.range_in(own, i), memory_->at(owner, place + offset),
                  /*accumulate=*/false);
   }
-}
-
-// Whether there is something of a ready unit that this rank does or may do later.
-bool SharedReducer::is_left(std::size_t unit) const {
-  if (!claims_) return false;
-  bool left = !claims_->is_claimed(group_.rank(), unit, round_);
-  for (int owner = 0; owner < group_.size(); ++owner) left = left || may_claim(owner, unit);
-  return left;
+  claims_->say_done(owner, unit, round_);
 }
 
 // Nothing is left for this rank to do. What another one does for it need not be done yet.
 void SharedReducer::finish(std::size_t unit) {
   if (anyone_has(unit)) ++counts_[unit].reductions;
-  const bool lent = reduced_[unit] != round_;
-  if (lent) lent_.push_back(unit);
+  if (reduced_[unit] != round_) lent_.push_back(unit);
   for (std::size_t i = 0; i < units_[unit].parameters.size() && !is_direct(); ++i) {
-    if (!anyone_has(unit, i)) continue;
-    if (lent) attach(unit, i);
-    count_read(unit, i, units_[unit].own_range(i));
+    lent_any_[unit][i] = anyone_has(unit, i);
+    if (lent_any_[unit][i]) count_read(unit, i, units_[unit].own_range(i));
   }
   post_consumed(unit);
+}
+
+// Takes over what another rank has reduced for this one.
+void SharedReducer::take_back(std::size_t unit) {
+  const Stopwatch watch(unit_exposed_[unit]);
+  // It takes no longer than reducing does, unless that rank has died or stands still, which the
+  // wait notices; but that is for all ranks, which may still be busy with other things.
+  const auto usual = base::Deadline::after(kLongReduction);
+  while (!claims_->is_done(unit, round_) && !usual.passed()) std::this_thread::sleep_for(kPause);
+  if (!claims_->is_done(unit, round_)) {
+    board_->wait(consumed_ + unit, round_, "reduce_scatter", tag_of(unit));
+  }
+  for (std::size_t i = 0; i < units_[unit].parameters.size(); ++i) {
+    if (!lent_any_[unit][i]) continue;
+    const at::Tensor users = shards_[unit][i].grad();  // set since the part was offered
+    attach(unit, i);
+    if (users.defined() && !own_[unit].holds(users)) shards_[unit][i].mutable_grad().add_(users);
+  }
 }
 
 void SharedReducer::count_read(std::size_t unit, std::size_t parameter, layout::Range range) {

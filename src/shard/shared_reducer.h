@@ -27,9 +27,11 @@ namespace fullshard::shard {
 /// ranks end backward together, where the quicker ones would wait. A range is claimed by who does
 /// it.
 ///
-/// Counters on the board: unit u is ready in round k, then unit u is consumed in round k. A
-/// gradient is let go once all ranks have consumed it; that never deadlocks, because consuming
-/// waits only for counters of the same round, which every rank posts before it begins the next.
+/// Counters on the board: unit u is ready in round k, then unit u is consumed in round k: this rank
+/// has done its part, or another one has claimed that, and does nobody else's any more. A gradient
+/// is let go once all ranks have consumed it; that never deadlocks, because consuming waits only
+/// for ready counters of the same round, which every rank posts before it begins the next, and what
+/// was claimed is done without any waiting.
 ///
 /// A rank by itself has nothing to add: its gradients become those of the shards as they are.
 class SharedReducer : public GradientReducer {
@@ -90,9 +92,10 @@ class SharedReducer : public GradientReducer {
   void offer(std::size_t unit);
   void reduce_own(std::size_t unit);
   void reduce_for(int owner, std::size_t unit);
+  bool is_taken_care_of(std::size_t unit) const;
   bool may_claim(int owner, std::size_t unit) const;
-  bool is_left(std::size_t unit) const;
   void finish(std::size_t unit);
+  void take_back(std::size_t unit);
   void collect_parts(std::size_t unit, std::size_t parameter, layout::Range range,
                      at::Tensor& zeros);
   bool is_direct() const { return group_.size() == 1 && divide_factor_ == 0; }
@@ -125,6 +128,8 @@ class SharedReducer : public GradientReducer {
   std::unique_ptr<ReductionClaims> claims_;  // null where every rank does its own
   std::vector<std::uint64_t> reduced_;  // by unit: the last round in which this rank did its own
   std::vector<std::size_t> lent_;       // units of which another rank does its part
+  std::vector<std::vector<bool>>
+      lent_any_;  // by unit and parameter: whether any rank has a gradient
 };
 
 }  // namespace fullshard::shard

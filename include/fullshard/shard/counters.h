@@ -30,7 +30,8 @@ struct Counters {
   std::int64_t update_gather_bytes = 0;
   std::int64_t reduce_scatters = 0;             ///< of units
   std::int64_t reduce_scatter_collectives = 0;  ///< the same, units of one bucket counted once
-  std::int64_t reduce_scatter_bytes = 0;        ///< gradients read from other ranks
+  /// What other ranks gave for this rank's part of the gradients, whoever added it up.
+  std::int64_t reduce_scatter_bytes = 0;
   /// Sent from this rank to ranks on other hosts by the groups of the mesh, for whatever they were
   /// used, as comm::Group::bytes_between_hosts counts.
   std::int64_t bytes_between_hosts = 0;
