@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "fullshard/base/deadline.h"
 #include "fullshard/comm/group.h"
 #include "fullshard/layout/range.h"
 
@@ -15,8 +16,9 @@ class ReductionClaims {
  public:
   /// Where another rank may write what belongs to this one.
   struct Part {
-    std::int64_t place;  ///< bytes from the start of the owner's row of step memory
-    layout::Range own;   ///< flat elements of the unit
+    std::int64_t place;      ///< bytes from the start of the owner's row of step memory
+    layout::Range own;       ///< flat elements of the unit
+    base::Duration arrival;  ///< when the owner handed the unit over, on the host's steady clock
   };
   static constexpr std::int64_t kNotOffered = -1;
 

@@ -22,6 +22,7 @@ constexpr std::int64_t kLine = 64;  // bytes; ranks write their own rows without
 constexpr std::size_t kKeptCopy = std::size_t{16} << 10;
 constexpr std::int64_t kNone = -1;  // the place of a gradient that a rank does not have
 
+constexpr double kReducedPerSecond = 3e9;  // bytes of results, about
 constexpr base::Duration kLongReduction = std::chrono::seconds(2);
 constexpr base::Duration kPause = std::chrono::microseconds(20);
 
@@ -201,16 +202,28 @@ void SharedReducer::offer(std::size_t unit) {
     const auto in_reach = [this](std::size_t bytes) { return memory_->try_make(bytes); };
     place = memory_->offset_of(own_[unit].memory_from(in_reach));
   }
-  claims_->offer(unit, {place, units_[unit].own});
+  claims_->offer(unit, {place, units_[unit].own, base::Clock::now().time_since_epoch()});
 }
 
-// What a rank that is not ahead of any other hands over it leaves to those that are, until its next
+// Whether this rank is so far behind all others that one of them may reduce its part of a ready
+// unit while it goes on.
+bool SharedReducer::is_late_with(std::size_t unit) const {
+  base::Duration last{0};
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (rank != group_.rank()) last = std::max(last, claims_->offered_by(rank, unit).arrival);
+  }
+  const auto bytes = static_cast<double>(units_[unit].own_bytes());
+  const std::chrono::duration<double> reducing(bytes / kReducedPerSecond);
+  return base::Clock::now().time_since_epoch() - last > reducing;
+}
+
+// A rank that is late leaves what it has just handed over to those that are ahead, until its next
 // unit is complete.
 void SharedReducer::poll() {
   const Stopwatch watch(exposed_seconds_);
   const std::size_t newest = pending_.back();
   for (const std::size_t unit : pending_) {
-    if (is_ready(unit) && (unit != newest || !claims_)) reduce_own(unit);
+    if (is_ready(unit) && !(unit == newest && claims_ && is_late_with(unit))) reduce_own(unit);
   }
   for (const std::size_t unit : pending_) {
     if (unit == newest || !is_ready(unit)) continue;
@@ -229,7 +242,7 @@ void SharedReducer::poll() {
 
 void SharedReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
   for (const std::size_t unit : rest) {
-    if (claims_) claims_->offer(unit, {ReductionClaims::kNotOffered, {}});
+    if (claims_) claims_->offer(unit, {ReductionClaims::kNotOffered, {}, {}});
     announce(unit);
   }
 }
@@ -307,11 +320,11 @@ void SharedReducer::reduce_for(int owner, std::size_t unit) {
   ++reductions_for_others_;
   const Stopwatch watch(unit_exposed_[unit]);
   const FlatUnit& flat = units_[unit];
-  const auto [place, own] = claims_->offered_by(owner, unit);
+  const ReductionClaims::Part part = claims_->offered_by(owner, unit);
   for (std::size_t i = 0; i < flat.parameters.size(); ++i) {
     if (!anyone_has(unit, i)) continue;
-    const std::int64_t offset = flat.offset_in(own, i) * flat.element_bytes();
-    reduce_range(unit, i, flat.range_in(own, i), memory_->at(owner, place + offset),
+    const std::int64_t offset = flat.offset_in(part.own, i) * flat.element_bytes();
+    reduce_range(unit, i, flat.range_in(part.own, i), memory_->at(owner, part.place + offset),
                  /*accumulate=*/false);
   }
   claims_->say_done(owner, unit, round_);

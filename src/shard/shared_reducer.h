@@ -23,9 +23,9 @@ namespace fullshard::shard {
 /// its end. Ranks match units by name, not by order.
 ///
 /// Usually a rank does this for its own range. One that is ahead, because its core is quicker or
-/// has less to do, does it for those behind as well, which leave their newest unit to it: so the
-/// ranks end backward together, where the quicker ones would wait. A range is claimed by who does
-/// it.
+/// has less to do, does it for those behind as well, which leave their newest unit to it when they
+/// are late: so the ranks end backward together, where the quicker ones would wait. A range is
+/// claimed by who does it.
 ///
 /// Counters on the board: unit u is ready in round k, then unit u is consumed in round k: this rank
 /// has done its part, or another one has claimed that, and does nobody else's any more. A gradient
@@ -92,6 +92,7 @@ class SharedReducer : public GradientReducer {
   void offer(std::size_t unit);
   void reduce_own(std::size_t unit);
   void reduce_for(int owner, std::size_t unit);
+  bool is_late_with(std::size_t unit) const;
   bool is_taken_care_of(std::size_t unit) const;
   bool may_claim(int owner, std::size_t unit) const;
   void finish(std::size_t unit);

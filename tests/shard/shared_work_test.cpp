@@ -37,7 +37,7 @@ TEST(ReductionClaims, EveryPartIsClaimedOnceARound) {
 TEST(ReductionClaims, OffersAreSeenByAll) {
   comm::run_as_threads(2, [](comm::World& world) {
     ReductionClaims parts(world.group(), 3);
-    parts.offer(2, {100 + world.rank(), {10, 20 + world.rank()}});
+    parts.offer(2, {100 + world.rank(), {10, 20 + world.rank()}, {}});
     world.group().barrier({});
     for (int rank = 0; rank < 2; ++rank) {
       const ReductionPart part = parts.offered_by(rank, 2);
