@@ -163,7 +163,7 @@ TEST_P(Faults, ARankThatDoesNotComeIsNamedWhenTheDeadlinePasses) {
           EXPECT_EQ(error.rank(), kVictim) << error.what();
           EXPECT_THAT(std::string(error.what()), HasSubstr("blocks.3"));
         },
-        seconds(1), {name});
+        seconds(2), {name});
   }
 }
 
@@ -228,7 +228,7 @@ TEST_P(FatalFaults, ARankThatStopsIsNamedByAllWhenTheDeadlinePasses) {
       [](Group&, const auto& call) {
         EXPECT_EQ(expect_error(ErrorCode::kTimeout, call).rank(), kVictim);
       },
-      seconds(1), {"all_reduce", "wait"});
+      seconds(2), {"all_reduce", "wait"});
 }
 
 }  // namespace
