@@ -17,6 +17,7 @@
 
 #include "comm/crew.h"
 #include "comm/half.h"
+#include "comm/sums.h"
 #include "comm/vector_instructions.h"
 #include "fullshard/base/check.h"
 #include "fullshard/base/error.h"
@@ -287,8 +288,6 @@ void dispatch(DType dtype, DType out_dtype, ReduceOp op, const Job& job) {
     case DType::kInt64: return reduce_by<std::int64_t, std::int64_t>(op, job);
   }
 }
-
-bool is_half(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
 
 bool is_floating(DType dtype) {
   return is_half(dtype) || dtype == DType::kFloat32 || dtype == DType::kFloat64;

@@ -6,7 +6,6 @@
 
 #include <future>
 #include <memory>
-#include <numeric>
 #include <stdexcept>
 #include <thread>
 
@@ -22,7 +21,6 @@ using base::DType;
 using base::Error;
 using base::ErrorCode;
 using c10d::ConnectDevices;
-using c10d::DeviceGroup;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
@@ -62,11 +60,8 @@ class StuckBackend final : public ThreadsBackend {
   std::shared_future<void> until_;
 };
 
-std::shared_ptr<DeviceGroup> make_group(World& world, const ConnectDevices& connect) {
-  std::vector<int> all(static_cast<std::size_t>(world.size()));
-  std::iota(all.begin(), all.end(), 0);
-  return std::make_shared<DeviceGroup>(world.group().subgroup(all), rendezvous::Store::in_memory(),
-                                       connect, c10::Device(c10::kCPU));
+std::shared_ptr<Group> make_group(World& world, const ConnectDevices& connect) {
+  return make_device_group(world, rendezvous::Store::in_memory(), connect);
 }
 
 ConnectDevices connect_never(const Gate& gate) {

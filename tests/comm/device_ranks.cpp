@@ -43,7 +43,12 @@ std::shared_ptr<Group> StandIns::make_group(World& world) {
                               base::Duration) -> c10::intrusive_ptr<::c10d::Backend> {
     return c10::make_intrusive<ThreadsBackend>(join(store, rank), rank, size);
   };
-  return std::make_shared<c10d::DeviceGroup>(world.group().subgroup(everyone(world)), store_,
+  return make_device_group(world, store_, connect);
+}
+
+std::shared_ptr<Group> make_device_group(World& world, const rendezvous::Store& store,
+                                         const c10d::ConnectDevices& connect) {
+  return std::make_shared<c10d::DeviceGroup>(world.group().subgroup(everyone(world)), store,
                                              connect, c10::Device(c10::kCPU));
 }
 

@@ -30,6 +30,10 @@ class StandIns {
   std::vector<std::shared_ptr<Hub>> hubs_;
 };
 
+/// A rank's group of all ranks, whose devices are the CPU and connected by `connect`. Collective.
+std::shared_ptr<Group> make_device_group(World& world, const rendezvous::Store& store,
+                                         const c10d::ConnectDevices& connect);
+
 /// The memory of `values` as that of device 0.
 inline Buffer on_device(Values& values) {
   Buffer buffer = values.buffer();

@@ -21,7 +21,9 @@ namespace fullshard::comm::c10d {
 /// What the backend throws is passed on.
 class DeviceCollectives {
  public:
-  explicit DeviceCollectives(DeviceMessages& messages) : messages_(messages) {}
+  /// `chunk`: see the functions that make one.
+  DeviceCollectives(DeviceMessages& messages, std::size_t chunk)
+      : messages_(messages), chunk_(chunk) {}
   virtual ~DeviceCollectives() = default;
 
   /// `mine` may be the own part of `all`, here and in reduce_scatter.
@@ -35,6 +37,7 @@ class DeviceCollectives {
 
  protected:
   DeviceMessages& messages() { return messages_; }
+  std::size_t chunk() const { return chunk_; }
 
   /// What `sum` says, into `to`: the addend `own` lies in `of_own`, the rest in `others`. A mean is
   /// one of `ranks` ranks.
@@ -43,6 +46,7 @@ class DeviceCollectives {
 
  private:
   DeviceMessages& messages_;
+  std::size_t chunk_;
 };
 
 /// The same way between any two ranks. `chunk` is how many bytes come from each other rank at a

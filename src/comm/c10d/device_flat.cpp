@@ -15,8 +15,7 @@ constexpr std::size_t kSmallReduction = std::size_t{256} << 10;
 
 class FlatDeviceCollectives final : public DeviceCollectives {
  public:
-  FlatDeviceCollectives(DeviceMessages& messages, std::size_t chunk)
-      : DeviceCollectives(messages), chunk_(chunk) {}
+  using DeviceCollectives::DeviceCollectives;
 
   void all_gather(ConstBuffer mine, Buffer all, const Parts& parts) override;
   void reduce_scatter(ConstBuffer all, Buffer mine, const Parts& parts, ReduceOp op) override;
@@ -24,8 +23,6 @@ class FlatDeviceCollectives final : public DeviceCollectives {
 
  private:
   void reduce_whole(Buffer inout, ReduceOp op);
-
-  std::size_t chunk_;
 };
 
 void FlatDeviceCollectives::all_gather(ConstBuffer mine, Buffer all, const Parts& parts) {
@@ -45,10 +42,10 @@ void FlatDeviceCollectives::all_gather(ConstBuffer mine, Buffer all, const Parts
 void FlatDeviceCollectives::reduce_scatter(ConstBuffer all, Buffer mine, const Parts& parts,
                                            ReduceOp op) {
   const auto step =
-      static_cast<std::int64_t>(std::max<std::size_t>(chunk_ / base::size_of(all.dtype), 1));
+      static_cast<std::int64_t>(std::max<std::size_t>(chunk() / base::size_of(all.dtype), 1));
   const device::ReducePlan plan = device::plan_reduce_scatter(parts, messages().rank(), step);
-  const at::Tensor memory = messages().allocate(plan.scratch, all.dtype);
-  const ConstBuffer received{memory.data_ptr(), plan.scratch, all.dtype, all.device};
+  const Scratch scratch(messages(), plan.scratch, all.dtype, all.device);
+  const ConstBuffer received = scratch.buffer;
   DeviceMessages::Started now;
   if (!plan.rounds.empty()) {
     now = messages().start({{plan.rounds.front().exchange, all, received}});
@@ -66,8 +63,8 @@ void FlatDeviceCollectives::reduce_scatter(ConstBuffer all, Buffer mine, const P
 
 void FlatDeviceCollectives::reduce_whole(Buffer inout, ReduceOp op) {
   const int size = messages().size();
-  const at::Tensor memory = messages().allocate(inout.count * size, inout.dtype);
-  const Buffer gathered{memory.data_ptr(), memory.numel(), inout.dtype, inout.device};
+  const Scratch scratch(messages(), inout.count * size, inout.dtype, inout.device);
+  const Buffer gathered = scratch.buffer;
   const std::vector<std::int64_t> counts(static_cast<std::size_t>(size), inout.count);
   const Parts parts = shared::cut(counts, size, "all_reduce");
   all_gather(inout, gathered, parts);

@@ -14,27 +14,15 @@ using shared::Parts;
 
 class HierarchicalDeviceCollectives final : public DeviceCollectives {
  public:
-  HierarchicalDeviceCollectives(DeviceMessages& messages, std::size_t chunk)
-      : DeviceCollectives(messages), chunk_(chunk) {}
+  using DeviceCollectives::DeviceCollectives;
 
   void all_gather(ConstBuffer mine, Buffer all, const Parts& parts) override;
   void reduce_scatter(ConstBuffer all, Buffer mine, const Parts& parts, ReduceOp op) override;
 
  private:
   std::int64_t slice(const Parts& parts, DType dtype) const {
-    return device::choose_slice(parts.longest, base::size_of(dtype), chunk_);
+    return device::choose_slice(parts.longest, base::size_of(dtype), chunk());
   }
-
-  std::size_t chunk_;
-};
-
-/// Scratch on a device.
-struct Scratch {
-  Scratch(const DeviceMessages& messages, std::int64_t count, DType dtype, int device)
-      : memory(messages.allocate(count, dtype)), buffer{memory.data_ptr(), count, dtype, device} {}
-
-  at::Tensor memory;
-  ConstBuffer buffer;
 };
 
 void HierarchicalDeviceCollectives::all_gather(ConstBuffer mine, Buffer all, const Parts& parts) {

@@ -70,6 +70,15 @@ class DeviceMessages {
   std::atomic<std::int64_t> bytes_between_hosts_ = 0;
 };
 
+/// Memory on the device for a while.
+struct Scratch {
+  Scratch(const DeviceMessages& messages, std::int64_t count, base::DType dtype, int device)
+      : memory(messages.allocate(count, dtype)), buffer{memory.data_ptr(), count, dtype, device} {}
+
+  at::Tensor memory;
+  Buffer buffer;
+};
+
 /// The type of torch with the same elements; bool as bytes of 0 and 1.
 at::ScalarType scalar_type(base::DType dtype);
 
