@@ -5,21 +5,15 @@
 
 #include <cmath>
 
-#include "fullshard/base/error.h"
+#include "models/attend.h"
+#include "models/validation.h"
 
 namespace fullshard::models {
 namespace {
 
+constexpr const char* kModel = "GPT";
 constexpr double kInitStd = 0.02;
 constexpr std::int64_t kMlpRatio = 4;
-
-[[noreturn]] void reject(const std::string& message) {
-  throw base::Error(base::ErrorCode::kInvalidArgument, message);
-}
-
-void require_positive(const char* field, std::int64_t value) {
-  if (value < 1) reject(fmt::format("GPT options: {} must be at least 1, not {}", field, value));
-}
 
 torch::nn::LayerNorm make_norm(const GptOptions& options) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.dim}).eps(options.norm_eps));
@@ -33,17 +27,11 @@ void initialise_linear(torch::nn::Linear& linear, double std) {
 }  // namespace
 
 void validate(const GptOptions& options) {
-  require_positive("vocab_size", options.vocab_size);
-  require_positive("seq_len", options.seq_len);
-  require_positive("dim", options.dim);
-  require_positive("n_layers", options.n_layers);
-  require_positive("n_heads", options.n_heads);
-  if (options.dim % options.n_heads != 0) {
-    reject(fmt::format("GPT options: n_heads {} must divide dim {}", options.n_heads, options.dim));
-  }
-  if (!(options.norm_eps > 0)) {
-    reject(fmt::format("GPT options: norm_eps must be above 0, not {}", options.norm_eps));
-  }
+  require_positive(kModel, "vocab_size", options.vocab_size);
+  require_positive(kModel, "seq_len", options.seq_len);
+  require_positive(kModel, "n_layers", options.n_layers);
+  require_heads(kModel, options.n_heads, options.dim);
+  require_eps(kModel, options.norm_eps);
 }
 
 AttentionImpl::AttentionImpl(const GptOptions& options) : n_heads_(options.n_heads) {
@@ -52,17 +40,7 @@ AttentionImpl::AttentionImpl(const GptOptions& options) : n_heads_(options.n_hea
 }
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x) {
-  const std::int64_t batch = x.size(0);
-  const std::int64_t seq = x.size(1);
-  const std::int64_t dim = x.size(2);
-  // [3, batch, heads, seq, head_dim]
-  const auto split = qkv->forward(x)
-                         .view({batch, seq, 3, n_heads_, dim / n_heads_})
-                         .permute({2, 0, 3, 1, 4})
-                         .unbind(0);
-  const at::Tensor mixed = at::scaled_dot_product_attention(
-      split[0], split[1], split[2], /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true);
-  return projection->forward(mixed.transpose(1, 2).reshape({batch, seq, dim}));
+  return projection->forward(attend_fused(qkv->forward(x), n_heads_, /*causal=*/true));
 }
 
 MlpImpl::MlpImpl(const GptOptions& options) {
