@@ -10,6 +10,7 @@
 #include "fullshard/optim/adamw.h"
 #include "fullshard/optim/state_bytes.h"
 #include "fullshard/optim/warmup_cosine.h"
+#include "fullshard/recompute/checkpoint.h"
 #include "fullshard/shard/fully_shard.h"
 #include "fullshard/shard/sync_batch_norm.h"
 
@@ -22,6 +23,9 @@ using comm::Mesh;
 using comm::MeshOptions;
 using comm::World;
 using layout::Atom;
+using recompute::checkpoint;
+using recompute::checkpoint_tensors;
+using recompute::CheckpointOptions;
 using shard::automatic;
 using shard::Counters;
 using shard::fully_shard;
