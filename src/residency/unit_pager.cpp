@@ -31,6 +31,13 @@ bool contains(const std::vector<int>& units, int unit) {
   return std::find(units.begin(), units.end(), unit) != units.end();
 }
 
+// Operators that record gradients inside a backward pass are forward's, run again; their own
+// backward comes next. Those of a backward with create_graph look the same.
+schedule::Phase phase_of_operator(bool backward) {
+  if (!backward) return schedule::Phase::kForward;
+  return at::GradMode::is_enabled() ? schedule::Phase::kRecompute : schedule::Phase::kBackward;
+}
+
 }  // namespace
 
 UnitPager::UnitPager(std::vector<PagedUnit> units, std::unique_ptr<UnitSource> source,
@@ -168,7 +175,7 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
   }
   const int unit = storage.index();
   const bool backward = in_backward_();
-  const auto phase = backward ? schedule::Phase::kBackward : schedule::Phase::kForward;
+  const schedule::Phase phase = phase_of_operator(backward);
   // Inside a step even forwards without gradients belong to it: a checkpointed block runs so.
   const bool in_step = backward || at::GradMode::is_enabled() || step_open_;
   if (in_step) uses_.note(unit);

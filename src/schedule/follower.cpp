@@ -70,7 +70,7 @@ Decision Follower::on_touch(Touch touch) {
   ahead_.clear();
   last_ = touch;
   last_use_[index(touch.unit)] = ++clock_;
-  had_backward_ = had_backward_ || touch.phase == Phase::kBackward;
+  had_backward_ = had_backward_ || touch.phase != Phase::kForward;
   const bool had_plan = following();
   const bool on_plan = had_plan && stay_on_a_plan(touch);
   if (on_plan) {
@@ -83,7 +83,7 @@ Decision Follower::on_touch(Touch touch) {
 }
 
 void Follower::on_staying(Phase phase, std::span<const Ahead> gathered) {
-  had_backward_ = had_backward_ || phase == Phase::kBackward;
+  had_backward_ = had_backward_ || phase != Phase::kForward;
   if (gathered.empty()) return;
   const std::size_t after = !in_step_ ? 0 : following() ? done_ : trace_.size();
   for (const Ahead& unit : gathered) staying_.push_back({after, unit.unit, unit.joins});

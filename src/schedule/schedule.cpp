@@ -19,6 +19,8 @@ using base::ErrorCode;
 
 constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
+bool same_way(Phase a, Phase b) { return (a == Phase::kForward) == (b == Phase::kForward); }
+
 /// Walks a trace once, with perfect knowledge of what comes.
 class Planner {
  public:
@@ -51,11 +53,12 @@ class Planner {
   void look_ahead() {
     for (std::size_t at = trace_.size(); at-- > 0;) {
       const std::size_t unit = index(trace_[at].unit);
-      const bool ends = at + 1 == trace_.size() || trace_[at + 1].phase != trace_[at].phase;
+      const bool ends =
+          at + 1 == trace_.size() || !same_way(trace_[at + 1].phase, trace_[at].phase);
       end_of_phase_[at] = ends ? at : end_of_phase_[at + 1];
       next_of_event_[at] = next_use_[unit];
       next_use_[unit] = at;
-      if (trace_[at].phase == Phase::kBackward && last_backward_[unit] == kNever) {
+      if (trace_[at].phase != Phase::kForward && last_backward_[unit] == kNever) {
         last_backward_[unit] = at;
       }
     }
@@ -103,7 +106,8 @@ class Planner {
     if (next_use_[i] == kNever) return false;
     const std::size_t events_between = next_use_[i] - at;
     if (events_between <= 1 || next_use_[i] <= horizon_) return true;
-    const bool same_phase = trace_[next_use_[i]].phase == last_phase_[i];
+    if (last_phase_[i] == Phase::kRecompute) return true;
+    const bool same_phase = same_way(trace_[next_use_[i]].phase, last_phase_[i]);
     if (same_phase && events_between <= static_cast<std::size_t>(options_.keep_distance))
       return true;
     const bool backward_ahead = last_backward_[i] != kNever && last_backward_[i] >= at;

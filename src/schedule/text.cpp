@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
+#include <iterator>
+#include <optional>
+#include <utility>
 
 #include "fullshard/base/error.h"
 
@@ -24,6 +28,21 @@ void append_gather(std::string& text, int unit, bool joins) {
 void append_ahead(std::string& text, const std::vector<Ahead>& gathered) {
   if (!gathered.empty()) text += " ahead";
   for (const Ahead& ahead : gathered) append_gather(text, ahead.unit, ahead.joins);
+}
+
+constexpr std::pair<Phase, std::string_view> kPhases[] = {
+    {Phase::kForward, "forward"}, {Phase::kBackward, "backward"}, {Phase::kRecompute, "recompute"}};
+
+std::string_view word_of(Phase phase) {
+  const auto is_it = [&](const auto& entry) { return entry.first == phase; };
+  return std::ranges::find_if(kPhases, is_it)->second;
+}
+
+std::optional<Phase> phase_of(std::string_view word) {
+  const auto is_it = [&](const auto& entry) { return entry.second == word; };
+  const auto* found = std::ranges::find_if(kPhases, is_it);
+  if (found == std::end(kPhases)) return std::nullopt;
+  return found->first;
 }
 
 /// A line of the units that stay from after event `after` on; returns the first of the others.
@@ -168,8 +187,7 @@ std::string to_text(const Schedule& schedule) {
   std::size_t stay = append_staying(text, schedule.staying, 0, 0);
   for (std::size_t at = 0; at < schedule.events.size(); ++at) {
     const Event& event = schedule.events[at];
-    const bool forward = event.touch.phase == Phase::kForward;
-    text += fmt::format("{} {}", forward ? "forward" : "backward", event.touch.unit);
+    text += fmt::format("{} {}", word_of(event.touch.phase), event.touch.unit);
     if (event.touch.with > 0) text += fmt::format(" with {}", event.touch.with);
     append_list(text, "evict", event.evict);
     append_ahead(text, event.gather_ahead);
@@ -200,12 +218,12 @@ Schedule parse(std::string_view text) {
       parse_staying(reader, schedule);
       continue;
     }
-    if (word != "forward" && word != "backward") {
-      reader.refuse(
-          fmt::format("'{}' where 'forward', 'backward', 'stay' or 'end' should be", word));
+    const std::optional<Phase> phase = phase_of(word);
+    if (!phase) {
+      reader.refuse(fmt::format(
+          "'{}' where 'forward', 'backward', 'recompute', 'stay' or 'end' should be", word));
     }
-    const Phase phase = word == "forward" ? Phase::kForward : Phase::kBackward;
-    schedule.events.push_back(parse_event(reader, phase));
+    schedule.events.push_back(parse_event(reader, *phase));
   }
   reader.refuse("the text stops without an 'end' line");
 }

@@ -21,7 +21,9 @@ inline std::vector<std::int64_t> unit_bytes() {
   return bytes;
 }
 
-inline Phase phase() { return *rc::gen::element(Phase::kForward, Phase::kBackward); }
+inline Phase phase() {
+  return *rc::gen::element(Phase::kForward, Phase::kBackward, Phase::kRecompute);
+}
 
 /// Touches in no sensible order: worse than any model.
 inline Trace wild_trace(int units) {

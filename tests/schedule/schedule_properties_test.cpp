@@ -82,8 +82,14 @@ RC_GTEST_PROP(ScheduleProperty, PeakStaysWithinTheLimit, ()) {
   RC_ASSERT(replay(c.plan(), c.bytes).peak_bytes <= c.options.max_unsharded_bytes);
 }
 
+bool recomputes(const Trace& trace) {
+  return std::any_of(trace.events().begin(), trace.events().end(),
+                     [](const Touch& touch) { return touch.phase == Phase::kRecompute; });
+}
+
 RC_GTEST_PROP(ScheduleProperty, FullShardHoldsOneUnitBesidesTheTouchedAndThePrefetched, ()) {
   Case c;
+  RC_PRE(!recomputes(c.trace));
   c.options.keep_for_backward.clear();
   c.options.keep_gathered.clear();
   c.options.keep_distance = 1;

@@ -116,6 +116,24 @@ TEST(MakeSchedule, AUnitStaysForTheVeryNextEventInWhateverPhase) {
   EXPECT_THAT(plan.events[1].evict, IsEmpty());
 }
 
+// A block of two units in a checkpointed region, and one in a region of two blocks.
+TEST(MakeSchedule, WhatIsRecomputedStaysForItsBackward) {
+  const std::vector<std::int64_t> bytes(4, 1);
+  const Trace nested = steps::of("f0 f1 f0 f2 f3 f2 r2 r3 r2 b2 b3 b2 r0 r1 r0 b0 b1 b0");
+  EXPECT_THAT(simulate(make_schedule(nested, bytes, {}), bytes).unit_gathers,
+              ElementsAre(2, 2, 1, 2));
+  const Trace wide = steps::of("f0 f1 f2 f3 r2 r3 b3 b2 r0 r1 b1 b0");
+  const SimulationResult run = simulate(make_schedule(wide, bytes, {}), bytes);
+  EXPECT_THAT(run.unit_gathers, ElementsAre(2, 2, 1, 1));
+  EXPECT_EQ(run.peak_bytes, 2);
+}
+
+TEST(MakeSchedule, WhatIsRecomputedLeavesAfterItsBackward) {
+  const std::vector<std::int64_t> bytes(3, 1);
+  const Trace two_calls = steps::of("f0 f1 f2 f0 f1 f2 r2 b2 r1 b1 r0 b0 r2 b2 r1 b1 r0 b0");
+  EXPECT_EQ(simulate(make_schedule(two_calls, bytes, {}), bytes).peak_bytes, 1);
+}
+
 TEST(MakeSchedule, KeepDistanceDecidesAboutUnitsThatTakeTurns) {
   const Trace turns = steps::of("f0 f1 f2 f0 f1 f2");
   const std::vector<std::int64_t> bytes(3, 1);

@@ -7,14 +7,17 @@
 
 namespace fullshard::schedule::steps {
 
-/// "f0 f1 b1": forward touches of units 0 and 1, then a backward touch of unit 1. "f1+1": by an
-/// operator that uses the unit before as well.
+/// "f0 f1 r1 b1": forward touches of units 0 and 1, then one of unit 1 that recomputes, then one in
+/// backward. "f1+1": by an operator that uses the unit before as well.
 inline Trace of(const std::string& text) {
   Trace trace;
   std::istringstream words(text);
   for (std::string word; words >> word;) {
     const std::size_t plus = word.find('+');
-    trace.add({std::stoi(word.substr(1)), word[0] == 'f' ? Phase::kForward : Phase::kBackward,
+    const Phase phase = word[0] == 'f'   ? Phase::kForward
+                        : word[0] == 'b' ? Phase::kBackward
+                                         : Phase::kRecompute;
+    trace.add({std::stoi(word.substr(1)), phase,
                plus == std::string::npos ? 0 : std::stoi(word.substr(plus + 1))});
   }
   return trace;

@@ -19,6 +19,7 @@ constexpr std::string_view kExample =
     "forward 0\n"
     "forward 1 evict 0 ahead +2\n"
     "stay 3 +4 5\n"
+    "recompute 2\n"
     "backward 2\n"
     "end evict 1 2\n";
 
@@ -26,6 +27,7 @@ TEST(ScheduleText, ReadsAsTheHeaderSays) {
   const Schedule plan = {6,
                          {{{0, Phase::kForward}, {}, {}},
                           {{1, Phase::kForward}, {0}, {{2, true}}},
+                          {{2, Phase::kRecompute}, {}, {}},
                           {{2, Phase::kBackward}, {}, {}}},
                          {1, 2},
                          {{2, 3, false}, {2, 4, true}, {2, 5, false}}};

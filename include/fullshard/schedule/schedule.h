@@ -19,7 +19,8 @@ struct ScheduleOptions {
   std::int64_t max_unsharded_bytes = 0;
 
   /// A unit stays when at most this many events of other units come before its next touch in the
-  /// same phase. Larger saves gathers of units that take turns, and holds them longer.
+  /// same phase, where backward and what it recomputes are one. Larger saves gathers of units that
+  /// take turns, and holds them longer.
   int keep_distance = 1;
 
   /// By unit: gathered at its first touch and kept to the end of the step. Empty: none.
@@ -90,6 +91,7 @@ struct Schedule {
 ///   - is the next event, or one that was looked ahead to when an event before it was planned,
 ///   - is in the same phase after at most keep_distance events of other units,
 ///   - is used by the operator that makes this touch,
+///   - comes after a kRecompute, for which its backward will want it,
 /// or it has a backward touch ahead and keep_for_backward names it, or keep_gathered names it.
 /// No unit stays past the end; what does is not in a trace, and for a Follower to note. Then units
 /// are evicted by farthest next use (Belady's rule) until the touched unit fits.

@@ -6,7 +6,11 @@
 
 namespace fullshard::schedule {
 
-enum class Phase { kForward, kBackward };
+enum class Phase {
+  kForward,
+  kBackward,
+  kRecompute,  ///< inside backward: what forward did is done again, for the backward that follows
+};
 
 /// An operator has read a parameter of a unit. Units are small non-negative integers.
 struct Touch {
