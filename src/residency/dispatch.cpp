@@ -9,6 +9,7 @@
 
 #include "fullshard/base/error.h"
 #include "fullshard/residency/paged_storage.h"
+#include "residency/operand_cast.h"
 #include "residency/paging_key.h"
 
 // The one process-wide registration of the engine: a fallback for every operator that is given a
@@ -59,6 +60,12 @@ class Operands {
         if (item.isTensor()) add(item.toTensor(), access);
       }
     }
+  }
+
+  /// Whether the operator may want its other operands in the dtype of these.
+  bool cast_others() const {
+    return std::any_of(storages_.begin(), storages_.end(),
+                       [](const PagedStorage* storage) { return storage->casts_operands(); });
   }
 
   void announce(const std::string& op) {
@@ -116,6 +123,7 @@ void page_in(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
     operands.add((*stack)[first + i], writes ? Access::kWrite : Access::kRead);
   }
   operands.announce(schema.name());
+  if (operands.cast_others()) cast_operands(schema, *stack);
   const c10::impl::ExcludeDispatchKeyGuard guard{c10::DispatchKeySet(kPagingKey)};
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kPagingKey),
                      stack);

@@ -180,8 +180,9 @@ void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view
   const bool in_step = backward || at::GradMode::is_enabled() || step_open_;
   if (in_step) uses_.note(unit);
   const Stay stay = units_[static_cast<std::size_t>(unit)].stay;
-  if (stay == Stay::kNeverAway) return;
-  if (stay == Stay::kForGood) {
+  if (stay == Stay::kNeverAway) {
+    if (!source_->is_current(unit)) source_->gather(unit);
+  } else if (stay == Stay::kForGood) {
     touch_kept(unit);
     follower_.on_staying(phase, gathered_to_stay_);
   } else if (in_step) {

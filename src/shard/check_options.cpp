@@ -45,11 +45,26 @@ void check_factors(const FullyShardOptions& options) {
   }
 }
 
+void check_floating(const char* field, const std::optional<at::ScalarType>& dtype) {
+  if (!dtype || c10::isFloatingType(*dtype)) return;
+  refuse(
+      fmt::format("mixed_precision.{} is {}; it has to be a floating-point type, for instance "
+                  "kBFloat16",
+                  field, c10::toString(*dtype)));
+}
+
+void check_precision(const MixedPrecision& mixed) {
+  check_floating("param_dtype", mixed.param_dtype);
+  check_floating("reduce_dtype", mixed.reduce_dtype);
+  check_floating("buffer_dtype", mixed.buffer_dtype);
+}
+
 }  // namespace
 
 void check_options(const FullyShardOptions& options, const comm::Mesh& mesh) {
   check_strategies(options, mesh);
   check_factors(options);
+  check_precision(options.mixed_precision);
   const int smaller = options.reshard_after_forward;
   if (smaller < 0 || (smaller > 0 && mesh.shard->size() % smaller != 0)) {
     refuse(

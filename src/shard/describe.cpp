@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "fullshard/base/text.h"
+#include "shard/dtype.h"
 #include "shard/engine.h"
+#include "shard/precision.h"
 #include "shard/strategy.h"
 
 namespace fullshard::shard {
@@ -106,7 +108,10 @@ std::string describe(const Engine& engine) {
   for (const FlatUnit& unit : engine.units()) {
     out +=
         fmt::format("{}  {}  {}  {}{}{}\n", unit.name, to_string(unit.strategy),
-                    base::to_string(unit.layout.dtype()),
+                    text_of(unit.precision(),
+                            [](at::ScalarType type) {
+                              return std::string(base::to_string(to_dtype(type, "a unit")));
+                            }),
                     base::format_bytes(unit.layout.flat_bytes()), whole_on(unit), updates_of(unit));
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const layout::PlacedParameter& placed = unit.layout.parameters()[i];

@@ -16,6 +16,7 @@
 #include "fullshard/base/text.h"
 #include "fullshard/residency/paged_storage.h"
 #include "shard/patterns.h"
+#include "shard/precision.h"
 #include "shard/strategy.h"
 
 namespace fullshard::shard {
@@ -50,14 +51,15 @@ std::string name_of(const ParameterRule& rule) {
 }
 
 void check_convertible(const FoundParameter& parameter) {
-  if (parameter.dtype() == parameter.tensor.scalar_type()) return;
-  if (parameter.tensor.is_floating_point() && c10::isFloatingType(parameter.dtype())) return;
+  const at::ScalarType to = parameter.precision.compute;
+  if (to == parameter.tensor.scalar_type()) return;
+  if (parameter.tensor.is_floating_point() && c10::isFloatingType(to)) return;
   throw base::Error(
       base::ErrorCode::kInvalidArgument,
       fmt::format("the rule for {} would convert parameter '{}' from {} to {}; only "
                   "floating-point parameters can be converted, and only to floating point",
                   name_of(*parameter.rule), parameter.names.front(),
-                  c10::toString(parameter.tensor.scalar_type()), c10::toString(parameter.dtype())));
+                  c10::toString(parameter.tensor.scalar_type()), c10::toString(to)));
 }
 
 class Discovery {
@@ -140,6 +142,30 @@ class Discovery {
     });
   }
 
+  Precision precision_of(const FoundParameter& parameter) const {
+    const at::ScalarType found = parameter.tensor.scalar_type();
+    if (parameter.rule != nullptr && parameter.rule->dtype) {
+      const at::ScalarType wanted = *parameter.rule->dtype;
+      return {wanted, wanted, wanted};
+    }
+    const MixedPrecision& mixed = options_.mixed_precision;
+    if (!parameter.tensor.is_floating_point() || keeps_precision(parameter)) {
+      return {found, found, found};
+    }
+    const at::ScalarType compute = mixed.param_dtype.value_or(found);
+    return {compute, found, mixed.reduce_dtype.value_or(compute)};
+  }
+
+  bool keeps_precision(const FoundParameter& parameter) const {
+    return std::any_of(
+        parameter.names.begin(), parameter.names.end(), [&](const std::string& name) {
+          const std::vector<const ModelNode*>& modules = holders_.at(name);
+          return std::any_of(modules.begin(), modules.end(), [&](const ModelNode* node) {
+            return keeps_precision_in(*node, options_.mixed_precision);
+          });
+        });
+  }
+
   bool is_in_class(const std::string& parameter, const ParameterRule& rule) const {
     const std::vector<const ModelNode*>& modules = holders_.at(parameter);
     return std::any_of(modules.begin(), modules.end(), [&](const ModelNode* node) {
@@ -158,6 +184,7 @@ class Discovery {
           std::find_if(options_.rules.begin(), options_.rules.end(),
                        [&](const ParameterRule& one) { return matches(one, parameter); });
       if (rule != options_.rules.end()) parameter.rule = &*rule;
+      parameter.precision = precision_of(parameter);
       const bool ignored = parameter.rule != nullptr && parameter.rule->ignore;
       if (!ignored) {
         check_shardable(parameter.names.front(), parameter.tensor);
@@ -250,7 +277,7 @@ class Discovery {
   // What parameters of one flat buffer have in common. Frozen ones are apart so that gradients
   // and optimizer state take no memory for them and what is trained is cut evenly by itself.
   struct Kind {
-    at::ScalarType dtype;
+    Precision precision;
     ShardingStrategy strategy;
     bool whole;
     bool frozen;
@@ -261,7 +288,7 @@ class Discovery {
     const ParameterRule* rule = parameter.rule;
     const ShardingStrategy strategy =
         rule != nullptr && rule->strategy ? *rule->strategy : options_.sharding_strategy;
-    return {.dtype = parameter.dtype(),
+    return {.precision = parameter.precision,
             .strategy = strategy,
             .whole = rule != nullptr && rule->atom == layout::Atom::kUnit &&
                      strategy != ShardingStrategy::NO_SHARD,
@@ -279,9 +306,11 @@ class Discovery {
       part.picked = unit.name;
       part.name = unit.name;
       if (parts.size() > 1) {
-        part.name +=
-            fmt::format(" [{}, {}{}{}]", c10::toString(kind.dtype), to_string(kind.strategy),
-                        kind.whole ? ", whole" : "", kind.frozen ? ", frozen" : "");
+        part.name += fmt::format(
+            " [{}, {}{}{}]",
+            text_of(kind.precision,
+                    [](at::ScalarType type) { return std::string(c10::toString(type)); }),
+            to_string(kind.strategy), kind.whole ? ", whole" : "", kind.frozen ? ", frozen" : "");
       }
       out.push_back(std::move(part));
     }

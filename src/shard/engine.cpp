@@ -1,6 +1,7 @@
 #include "shard/engine.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -17,6 +18,7 @@
 #include "shard/discover.h"
 #include "shard/lay_out.h"
 #include "shard/patterns.h"
+#include "shard/precision.h"
 #include "shard/replica_updates.h"
 #include "shard/stopwatch.h"
 #include "shard/strategy.h"
@@ -47,6 +49,8 @@ class Engine::ParameterSource final : public residency::UnitSource {
   }
 
   bool is_current(int unit) const override {
+    const FlatUnit& flat = engine_.units_[static_cast<std::size_t>(unit)];
+    if (flat.replicated() && !flat.has_masters()) return true;
     return engine_.gate_->is_readable() &&
            gathered_version_[static_cast<std::size_t>(unit)] == engine_.gate_->version();
   }
@@ -96,10 +100,13 @@ class Engine::ShardPager final : public residency::Pager {
                  std::string_view) override {
     if (access != residency::Access::kWrite) return;
     engine_.require_no_scope();
-    // A replicated unit is this rank's own: nobody else can be reading it.
-    if (!engine_.units_[static_cast<std::size_t>(storage.index())].replicated()) {
-      engine_.begin_update();
-    }
+    const auto index = static_cast<std::size_t>(storage.index());
+    const FlatUnit& unit = engine_.units_[index];
+    // Nobody else can be reading what every rank has for itself; but what is written beside what is
+    // read has to be published before this rank reads it.
+    if (unit.replicated() && !unit.has_masters()) return;
+    engine_.begin_update();
+    engine_.note_change(index);
   }
 
  private:
@@ -141,6 +148,7 @@ Engine::Engine(ModelTree model, const comm::Mesh& mesh, const FullyShardOptions&
                               .dynamic = options_.dynamic,
                               .reshard_after_forward = options_.reshard_after_forward,
                               .gather_bucket_bytes = options_.gather_bucket_bytes});
+  masters_ = std::make_unique<Masters>(mesh_, units_, options_.sync_module_states);
   between_hosts_before_ = bytes_between_hosts();
   gate_ = UpdateGate::make(*mesh_.shard);
   reducer_ = GradientReducer::make(mesh_, units_,
@@ -152,6 +160,7 @@ Engine::Engine(ModelTree model, const comm::Mesh& mesh, const FullyShardOptions&
   broadcast_buffers();
   make_pager();
   attach();
+  convert_buffers(model_, options_.mixed_precision);
 }
 
 Engine::~Engine() {
@@ -185,6 +194,8 @@ void Engine::broadcast_buffers() const {
 }
 
 void Engine::make_pager() {
+  const MixedPrecision& mixed = options_.mixed_precision;
+  const bool casts_operands = mixed.param_dtype && mixed.cast_forward_inputs;
   std::vector<residency::PagedUnit> paged;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     FlatUnit& unit = units_[u];
@@ -197,6 +208,7 @@ void Engine::make_pager() {
                placed.spec.name, static_cast<std::size_t>(bytes), static_cast<int>(u)),
            static_cast<std::size_t>(placed.offset * unit.element_bytes())});
       unit.storages.push_back(entry.parameters.back().storage);
+      if (casts_operands) unit.storages.back()->set_casts_operands();
     }
     paged.push_back(std::move(entry));
   }
@@ -306,8 +318,7 @@ void Engine::attach() {
                          .replicated = unit.replicated(),
                          .dimension = unit.cut_dimension(i)});
       by_unit.back().push_back(shards_.back().tensor);
-      parameter.set_data(residency::make_paged_tensor(unit.storages[i], unit.dtype(),
-                                                      placed.spec.shape, placed.strides()));
+      parameter.set_data(paged_parameter(unit, i));
       const std::size_t index = places_.size();
       places_.push_back({u, i});
       had_gradient_.push_back(false);
@@ -325,12 +336,21 @@ at::Tensor Engine::make_shard(std::size_t u, std::size_t parameter) {
   const FlatUnit& unit = units_[u];
   const auto& placed = unit.layout.parameters()[parameter];
   const layout::Range owned = unit.own_range(parameter);
-  const std::int64_t bytes = owned.size() * unit.element_bytes();
+  const std::int64_t bytes = owned.size() * unit.shard_element_bytes();
   auto storage = c10::make_intrusive<residency::PagedStorage>(
       placed.spec.name, static_cast<std::size_t>(bytes), static_cast<int>(u));
   storage->attach(shard_pager_.get());
-  storage->map(unit.own_at(placed.offset + owned.begin));
-  return residency::make_paged_tensor(storage, unit.dtype(), {owned.size()}, {1});
+  storage->map(unit.shard_at(placed.offset + owned.begin));
+  return residency::make_paged_tensor(storage, unit.shard_dtype(), {owned.size()}, {1});
+}
+
+void Engine::with_whole(std::size_t unit, const std::function<void(const at::Tensor&)>& body) {
+  const FlatUnit& flat = units_[unit];
+  if (!scope_masters_.empty() && scope_masters_[unit].defined()) return body(scope_masters_[unit]);
+  if (flat.has_masters()) return body(masters_->gather(unit, gate_->version()));
+  with_unit(unit, [&](std::byte* whole) {
+    body(at::from_blob(whole, {flat.layout.flat_size()}, flat.dtype()));
+  });
 }
 
 void Engine::with_unit(std::size_t unit, const std::function<void(std::byte*)>& body) {
@@ -368,6 +388,7 @@ void Engine::begin_update() {
 // What replicas have updated each for all of them has to be here before anybody reads it.
 void Engine::end_update() {
   if (!gate_->is_writing()) return;
+  masters_->publish();
   if (options_.shard_optimizer_over_replicas) {
     const Stopwatch watch(update_seconds_);
     gather_updates(*mesh_.replicate, units_, mesh_.shard->rank(), gate_->version(),

@@ -17,6 +17,7 @@
 #include "shard/flat_unit.h"
 #include "shard/gradient_placeholder.h"
 #include "shard/gradient_reducer.h"
+#include "shard/masters.h"
 #include "shard/replica_updates.h"
 #include "shard/unit_memory.h"
 #include "shard/update_gate.h"
@@ -44,6 +45,9 @@ class Engine {
   /// Tags of collectives show this as the step.
   std::int64_t version() const { return gate_->version(); }
 
+  /// All elements of a unit in the dtype of its shards. Collective. Valid while `body` runs.
+  void with_whole(std::size_t unit, const std::function<void(const at::Tensor&)>& body);
+
   /// Runs `body` with a unit's whole memory in place, then evicts it again if it was absent.
   void with_unit(std::size_t unit, const std::function<void(std::byte*)>& body);
 
@@ -54,10 +58,13 @@ class Engine {
   /// Lets this rank change its own shards: waits until no rank reads the old values.
   void begin_update();
 
+  /// Before this rank changes what it owns of a unit otherwise than by an operator on a shard.
+  void note_change(std::size_t unit) { masters_->mark_changed(unit); }
+
   /// Drops all gradients, those of passes without sync included.
   void zero_grad();
 
-  void open_scope(UnshardedMode mode);
+  void open_scope();
   void close_scope(UnshardedMode mode, bool discard);
 
   void set_gradient_sync(bool sync) { reducer_->set_sync(sync); }
@@ -83,6 +90,8 @@ class Engine {
   std::int64_t limit_by_schedule() const;
   at::Tensor make_shard(std::size_t unit, std::size_t parameter);
   void catch_up();
+  void show_masters();
+  void hide_masters();
   void require_no_scope() const;
   void require_paged(std::size_t index) const;
   void take_gradient(std::size_t index, const at::Tensor& gradient);
@@ -129,6 +138,7 @@ class Engine {
   std::unique_ptr<GradientPlaceholder> gradient_placeholder_;
 
   std::unique_ptr<UnitMemory> memory_;
+  std::unique_ptr<Masters> masters_;
   std::unique_ptr<UpdateGate> gate_;
   std::unique_ptr<residency::BackwardWatch> watch_;
   std::unique_ptr<residency::UnitPager> pager_;
@@ -136,6 +146,8 @@ class Engine {
   std::unique_ptr<GradientReducer> reducer_;
   std::vector<double> gather_exposed_;  // by unit: seconds that its gathers kept this rank waiting
   std::vector<at::Tensor> scope_copies_;  // by unit, while an unsharded scope is open
+  // By unit: all elements of those with masters, which parameters then show; undefined for others.
+  std::vector<at::Tensor> scope_masters_;
   bool in_step_ = false;
   std::int64_t between_hosts_before_ = 0;  // bytes_between_hosts() when the model was sharded
   UpdateGathers update_gathers_;

@@ -24,6 +24,7 @@ Counters Engine::counters() const {
     sum.reduce_scatters += reduction.reductions;
     sum.reduce_scatter_bytes += reduction.bytes_read;
     sum.parameter_shard_bytes += unit.held_bytes();
+    if (unit.has_masters()) sum.parameter_shard_bytes += unit.own_shard_bytes();
     sum.units.push_back({.name = unit.name,
                          .bytes = unit.layout.flat_bytes(),
                          .all_gathers = gathers,
@@ -38,6 +39,9 @@ Counters Engine::counters() const {
   sum.resharded_bytes = memory_->resharded_bytes();
   for (const at::Tensor& copy : scope_copies_) {
     sum.staging_bytes += static_cast<std::int64_t>(copy.nbytes());
+  }
+  for (const at::Tensor& masters : scope_masters_) {
+    if (masters.defined()) sum.staging_bytes += static_cast<std::int64_t>(masters.nbytes());
   }
   // Units that came all together count whether or not this rank uses them; they stay.
   sum.live_unsharded_bytes = std::max(pager_->live_bytes(), memory_->kept_bytes());

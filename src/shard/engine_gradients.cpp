@@ -42,6 +42,14 @@ void Engine::require_paged(std::size_t index) const {
   const auto [unit, parameter] = places_[index];
   const at::Tensor& tensor = units_[unit].parameters[parameter].tensor;
   if (residency::paged_storage(tensor) == units_[unit].storages[parameter].get()) return;
+  if (!scope_masters_.empty() && scope_masters_[unit].defined()) {
+    throw base::Error(
+        base::ErrorCode::kMisuse,
+        fmt::format("a backward pass reached parameter '{}' while an unsharded() scope "
+                    "shows it in the dtype of its shards; close the scope before "
+                    "training goes on",
+                    shards_[index].name));
+  }
   throw base::Error(
       base::ErrorCode::kMisuse,
       fmt::format("parameter '{}' was given other memory after fully_shard, for instance by "

@@ -6,10 +6,11 @@
 
 #include "fullshard/base/error.h"
 #include "shard/engine.h"
+#include "shard/store_values.h"
 
 namespace fullshard::shard {
 
-void Engine::open_scope(UnshardedMode) {
+void Engine::open_scope() {
   if (!scope_copies_.empty()) {
     throw base::Error(base::ErrorCode::kMisuse,
                       "an unsharded() scope is open already; close it before opening another one");
@@ -27,23 +28,53 @@ void Engine::open_scope(UnshardedMode) {
     memories.push_back(memory);
     copies.push_back(std::move(copy));
   }
+  std::vector<at::Tensor> masters(units_.size());
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (units_[u].has_masters()) masters[u] = masters_->gather(u, gate_->version());
+  }
   pager_->pin(memories);
   scope_copies_ = std::move(copies);
+  scope_masters_ = std::move(masters);
+  show_masters();
+}
+
+// As ordinary tensors in the shards' dtype: what is read, changed and saved is exact.
+void Engine::show_masters() {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (!scope_masters_[u].defined()) continue;
+    for (std::size_t i = 0; i < units_[u].parameters.size(); ++i) {
+      units_[u].parameters[i].tensor.set_data(parameter_in(units_[u], scope_masters_[u], i));
+    }
+  }
+}
+
+void Engine::hide_masters() {
+  const residency::BypassScope bypass;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (!scope_masters_[u].defined()) continue;
+    for (std::size_t i = 0; i < units_[u].parameters.size(); ++i) {
+      units_[u].parameters[i].tensor.set_data(paged_parameter(units_[u], i));
+    }
+  }
 }
 
 void Engine::close_scope(UnshardedMode mode, bool discard) {
   if (scope_copies_.empty() && !pager_->pinned()) return;
+  const at::NoGradGuard no_grad;
+  hide_masters();
   const std::vector<at::Tensor> copies = std::exchange(scope_copies_, {});
+  const std::vector<at::Tensor> masters = std::exchange(scope_masters_, {});
   pager_->unpin();
   if (mode == UnshardedMode::kReadOnly || discard) return;
   begin_update();
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const FlatUnit& unit = units_[u];
     if (unit.own.empty()) continue;
-    const auto* memory = static_cast<const std::byte*>(copies[u].const_data_ptr());
-    const std::int64_t bytes = unit.element_bytes();
-    std::memcpy(unit.own_at(unit.own.begin), memory + unit.own.begin * bytes,
-                static_cast<std::size_t>(unit.own_bytes()));
+    const at::Tensor& changed = unit.has_masters() ? masters[u] : copies[u];
+    const auto* memory = static_cast<const std::byte*>(changed.const_data_ptr());
+    std::memcpy(unit.shard_memory, memory + unit.own.begin * unit.shard_element_bytes(),
+                static_cast<std::size_t>(unit.own_shard_bytes()));
+    note_change(u);
   }
 }
 

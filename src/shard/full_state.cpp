@@ -1,7 +1,6 @@
 #include "shard/full_state.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -26,7 +25,7 @@ std::map<std::string, Target> targets(const Engine& engine,
   for (const FlatUnit& unit : engine.units()) {
     for (const FoundParameter& found : unit.parameters) {
       for (const std::string& name : found.names) {
-        out.emplace(name, Target{found.tensor.sizes(), unit.dtype()});
+        out.emplace(name, Target{found.tensor.sizes(), unit.shard_dtype()});
       }
     }
   }
@@ -102,12 +101,9 @@ StateDict gather_state(Engine& engine, bool rank0_only) {
   StateDict state;
   for (std::size_t u = 0; u < engine.units().size(); ++u) {
     const FlatUnit& unit = engine.units()[u];
-    engine.with_unit(u, [&](std::byte* whole) {
+    engine.with_whole(u, [&](const at::Tensor& whole) {
       for (std::size_t i = 0; keeps && i < unit.parameters.size(); ++i) {
-        const layout::PlacedParameter& placed = unit.layout.parameters()[i];
-        const at::Tensor values = at::from_blob(whole + placed.offset * unit.element_bytes(),
-                                                placed.spec.shape, placed.strides(), unit.dtype())
-                                      .clone(at::MemoryFormat::Contiguous);
+        const at::Tensor values = parameter_in(unit, whole, i).clone(at::MemoryFormat::Contiguous);
         for (const std::string& name : unit.parameters[i].names) state[name] = values;
       }
     });
@@ -130,7 +126,9 @@ LoadReport scatter_state(Engine& engine, const StateDict& state, bool strict) {
   LoadReport report = compare_names(expected, state);
   check(report, shape_clashes(expected, state), strict);
   engine.begin_update();
-  for (const FlatUnit& unit : engine.units()) {
+  for (std::size_t u = 0; u < engine.units().size(); ++u) {
+    const FlatUnit& unit = engine.units()[u];
+    engine.note_change(u);
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       if (const at::Tensor* values = find_values(unit.parameters[i], state))
         store_own(unit, i, *values);

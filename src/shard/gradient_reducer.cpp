@@ -203,7 +203,7 @@ bool GradientReducer::holds_gradient(std::size_t unit, std::size_t parameter) {
 void GradientReducer::store_means(const Bucket& bucket, std::byte* means, double scale) {
   for (const CompleteUnit& complete : bucket) {
     store_mean(complete, means, scale);
-    means += units_[complete.unit].own_bytes();
+    means += units_[complete.unit].own_reduce_bytes();
   }
 }
 
@@ -216,8 +216,8 @@ void GradientReducer::store_mean(const CompleteUnit& complete, std::byte* mean, 
     if (!accumulate) attach(unit, i);
     const layout::Range owned = flat.own_range(i);
     if (owned.empty()) continue;
-    const at::Tensor values = at::from_blob(mean + flat.own_offset(i) * flat.element_bytes(),
-                                            {owned.size()}, flat.dtype());
+    const at::Tensor values = at::from_blob(mean + flat.own_offset(i) * flat.reduce_element_bytes(),
+                                            {owned.size()}, flat.reduce_dtype());
     at::Tensor& gradient = shards_[unit][i].mutable_grad();
     if (accumulate) {
       gradient.add_(values, scale);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -137,6 +138,10 @@ class GradientReducer {
   void store_means(const Bucket& bucket, std::byte* means, double scale);
   void count_held(std::int64_t bytes);
   void mark_handed_over(std::size_t unit) { handed_over_[unit] = true; }
+  /// What gradients that this pass keeps are in: exact where others are to be added to them.
+  at::ScalarType kept_dtype(const FlatUnit& unit, at::ScalarType when_reduced) const {
+    return sync_ ? when_reduced : unit.exact_dtype();
+  }
 
   std::vector<FlatUnit>& units_;
   std::vector<std::vector<at::Tensor>> shards_;

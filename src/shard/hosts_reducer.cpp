@@ -69,17 +69,17 @@ void HostsReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
 // Adds up what this rank holds of a unit's gradients over the host.
 void HostsReducer::reduce_here(std::size_t unit, GradientFlags any) {
   const FlatUnit& flat = units_[unit];
-  at::Tensor part = buffers_.take(flat.held_bytes());
+  at::Tensor part = buffers_.take(flat.held_reduce_bytes());
   auto* memory = static_cast<std::byte*>(part.mutable_data_ptr());
   for (std::size_t i = 0; i < any.size(); ++i) {
     const layout::Range held = flat.held_range(i);
     if (any[i] == 0 || held.empty()) continue;
-    std::byte* out = memory + flat.held_offset(i) * flat.element_bytes();
+    std::byte* out = memory + flat.held_offset(i) * flat.reduce_element_bytes();
     if (anyone_has(unit, i)) {
-      reduce_range(unit, i, held, out, /*accumulate=*/false);
+      reduce_range(unit, i, held, {out, flat.reduce_dtype()}, /*accumulate=*/false);
       count_read(unit, i, held);
     } else {
-      std::memset(out, 0, static_cast<std::size_t>(held.size() * flat.element_bytes()));
+      std::memset(out, 0, static_cast<std::size_t>(held.size() * flat.reduce_element_bytes()));
     }
   }
   post_consumed(unit);

@@ -18,7 +18,7 @@ layout::ParameterSpec spec_of(const FoundParameter& found, bool whole,
                               const FullyShardOptions& options) {
   layout::ParameterSpec spec{.name = found.names.front(),
                              .shape = found.tensor.sizes().vec(),
-                             .dtype = to_dtype(found.dtype(), found.names.front()),
+                             .dtype = to_dtype(found.precision.compute, found.names.front()),
                              .trainable = found.tensor.requires_grad()};
   if (found.rule != nullptr && found.rule->atom) {
     const bool replicated = *found.rule->atom == layout::Atom::kUnit && !whole;

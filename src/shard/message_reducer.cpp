@@ -8,21 +8,16 @@
 #include <string>
 #include <utility>
 
+#include "shard/dtype.h"
 #include "shard/replica_updates.h"
 #include "shard/stopwatch.h"
+#include "shard/store_values.h"
 
 namespace fullshard::shard {
 namespace {
 
 std::byte* memory_of(const at::Tensor& buffer) {
   return static_cast<std::byte*>(buffer.mutable_data_ptr());
-}
-
-// Where a parameter's gradient lies in the buffer of its unit.
-at::Tensor place_of(const at::Tensor& whole, const FlatUnit& unit, std::size_t parameter) {
-  const layout::PlacedParameter& placed = unit.layout.parameters()[parameter];
-  return at::from_blob(memory_of(whole) + placed.offset * unit.element_bytes(), placed.spec.shape,
-                       placed.strides(), unit.dtype());
 }
 
 // What a buffer holds as one run of elements.
@@ -46,15 +41,34 @@ MessageReducer::MessageReducer(const comm::Mesh& mesh, std::vector<FlatUnit>& un
 MessageReducer::Kept& MessageReducer::keep_all_of(std::size_t unit) {
   Kept& kept = kept_[unit];
   if (kept.whole.defined()) return kept;
-  kept.whole = buffers_.take(units_[unit].layout.flat_bytes());
+  const FlatUnit& flat = units_[unit];
+  kept.dtype = kept_dtype(flat, flat.reduce_dtype());
+  kept.whole = take(flat.layout.flat_size(), kept.dtype);
   std::fill(kept.has.begin(), kept.has.end(), 0);
-  count_held(units_[unit].layout.flat_bytes());
   return kept;
+}
+
+at::Tensor MessageReducer::take(std::int64_t elements, at::ScalarType dtype) {
+  const std::int64_t bytes = elements * FlatUnit::bytes_of(dtype);
+  count_held(bytes);
+  return buffers_.take(bytes);
+}
+
+void MessageReducer::give_back(at::Tensor buffer, std::int64_t elements, at::ScalarType dtype) {
+  count_held(-elements * FlatUnit::bytes_of(dtype));
+  buffers_.give_back(std::move(buffer));
+}
+
+// A parameter's gradient in the buffer of its unit.
+at::Tensor MessageReducer::place_of(std::size_t unit, std::size_t parameter) const {
+  const FlatUnit& flat = units_[unit];
+  const Kept& kept = kept_[unit];
+  return parameter_in(flat, run_of(kept.whole, flat.layout.flat_size(), kept.dtype), parameter);
 }
 
 void MessageReducer::keep(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
   Kept& kept = keep_all_of(unit);
-  at::Tensor place = place_of(kept.whole, units_[unit], parameter);
+  at::Tensor place = place_of(unit, parameter);
   if (std::exchange(kept.has[parameter], 1) == 1) {  // from an earlier pass without sync
     place.add_(gradient);
     return;
@@ -66,8 +80,7 @@ void MessageReducer::keep(std::size_t unit, std::size_t parameter, const at::Ten
 void MessageReducer::forget(std::size_t unit) {
   Kept& kept = kept_[unit];
   if (!kept.whole.defined()) return;
-  count_held(-units_[unit].layout.flat_bytes());
-  buffers_.give_back(std::exchange(kept.whole, {}));
+  give_back(std::exchange(kept.whole, {}), units_[unit].layout.flat_size(), kept.dtype);
 }
 
 void MessageReducer::forget(std::size_t unit, std::size_t parameter) {
@@ -79,7 +92,7 @@ void MessageReducer::forget(std::size_t unit, std::size_t parameter) {
 at::Tensor MessageReducer::kept(std::size_t unit, std::size_t parameter) {
   const Kept& kept = kept_[unit];
   if (!kept.whole.defined() || kept.has[parameter] == 0) return {};
-  return place_of(kept.whole, units_[unit], parameter);
+  return place_of(unit, parameter);
 }
 
 void MessageReducer::hand_over(std::size_t unit) { complete(unit, keep_all_of(unit).has); }
@@ -104,14 +117,24 @@ void MessageReducer::hand_over_rest(const std::vector<std::size_t>& rest) {
 void MessageReducer::complete(std::size_t unit, GradientFlags any) {
   Kept& kept = keep_all_of(unit);
   for (std::size_t i = 0; i < kept.has.size(); ++i) {
-    if (kept.has[i] == 0) place_of(kept.whole, units_[unit], i).zero_();
+    if (kept.has[i] == 0) place_of(unit, i).zero_();
   }
-  at::Tensor whole = std::exchange(kept.whole, {});
+  const FlatUnit& flat = units_[unit];
   if (options_.predivide_factor != 1) {
-    const FlatUnit& flat = units_[unit];
-    run_of(whole, flat.layout.flat_size(), flat.dtype()).div_(options_.predivide_factor);
+    run_of(kept.whole, flat.layout.flat_size(), kept.dtype).div_(options_.predivide_factor);
   }
-  buckets_.add({unit, std::move(any), std::move(whole)});
+  if (kept.dtype != flat.reduce_dtype()) convert(unit);
+  buckets_.add({unit, std::move(any), std::exchange(kept.whole, {})});
+}
+
+// What was added up over passes is rounded to what travels.
+void MessageReducer::convert(std::size_t unit) {
+  const FlatUnit& flat = units_[unit];
+  Kept& kept = kept_[unit];
+  const std::int64_t elements = flat.layout.flat_size();
+  at::Tensor exact = std::exchange(kept.whole, take(elements, flat.reduce_dtype()));
+  run_of(kept.whole, elements, flat.reduce_dtype()).copy_(run_of(exact, elements, kept.dtype));
+  give_back(std::move(exact), elements, std::exchange(kept.dtype, flat.reduce_dtype()));
 }
 
 // The gradients of several units lie rank after rank, and of a rank replica after replica where
@@ -128,7 +151,8 @@ void MessageReducer::start(Bucket bucket) {
   const bool replicated = units_[flight.units.front().unit].replicated();
   if (!replicated) {
     std::int64_t held = 0;
-    for (const CompleteUnit& complete : flight.units) held += units_[complete.unit].held_bytes();
+    for (const CompleteUnit& complete : flight.units)
+      held += units_[complete.unit].held_reduce_bytes();
     flight.part = buffers_.take(held);
   }
   const std::vector<std::int64_t> counts =
@@ -138,8 +162,8 @@ void MessageReducer::start(Bucket bucket) {
     const FlatUnit& flat = units_[complete.unit];
     UnitReduction& count = counts_[complete.unit];
     ++count.reductions;
-    count.bytes_read += replicated ? all_reduce_bytes(*mesh_.shard, flat.layout.flat_bytes())
-                                   : (mesh_.shard->size() - 1) * flat.held_bytes();
+    count.bytes_read += replicated ? all_reduce_bytes(*mesh_.shard, flat.flat_reduce_bytes())
+                                   : (mesh_.shard->size() - 1) * flat.held_reduce_bytes();
   }
   ++collectives_;
   flights_.push_back(std::move(flight));
@@ -157,9 +181,10 @@ std::vector<std::int64_t> MessageReducer::counts_of(const Bucket& bucket) const 
 
 comm::Work MessageReducer::reduce(const Flight& flight,
                                   const std::vector<std::int64_t>& counts) const {
-  const layout::UnitLayout& layout = units_[flight.units.front().unit].layout;
+  const FlatUnit& first = units_[flight.units.front().unit];
+  const base::DType dtype = to_dtype(first.reduce_dtype(), first.name);
   const auto buffer = [&](const at::Tensor& bytes) {
-    return comm::Buffer{memory_of(bytes), bytes.numel() / layout.element_bytes(), layout.dtype()};
+    return comm::Buffer{memory_of(bytes), bytes.numel() / first.reduce_element_bytes(), dtype};
   };
   const comm::OpTag tag = tag_of(flight);
   if (counts.empty()) {
@@ -174,7 +199,7 @@ comm::Work MessageReducer::call_hook(const Flight& flight,
   const comm::OpTag tag = tag_of(flight);
   const FlatUnit& first = units_[flight.units.front().unit];
   const auto run = [&](const at::Tensor& buffer) {
-    return run_of(buffer, buffer.numel() / first.element_bytes(), first.dtype());
+    return run_of(buffer, buffer.numel() / first.reduce_element_bytes(), first.reduce_dtype());
   };
   const at::Tensor whole = run(flight.whole);
   const at::Tensor part = flight.part.defined() ? run(flight.part) : whole;
@@ -252,14 +277,14 @@ void MessageReducer::store(const Flight& flight) {
         counts_of_replicas(units_, flight.units, mesh_.shard->rank());
     const std::int64_t before =
         std::accumulate(counts.begin(), counts.begin() + mesh_.replicate->rank(), std::int64_t{0});
-    means += before * first.element_bytes();
+    means += before * first.reduce_element_bytes();
   }
   store_means(flight.units, means, scale_);
 }
 
 void MessageReducer::end(Flight flight) {
   for (const CompleteUnit& complete : flight.units) {
-    count_held(-units_[complete.unit].layout.flat_bytes());
+    count_held(-units_[complete.unit].flat_reduce_bytes());
   }
   buffers_.give_back(std::move(flight.whole));
   if (flight.part.defined()) buffers_.give_back(std::move(flight.part));

@@ -49,6 +49,7 @@ class MessageReducer final : public GradientReducer {
   // What this rank has of a unit.
   struct Kept {
     at::Tensor whole;  // undefined while there is nothing
+    at::ScalarType dtype;
     GradientFlags has;
   };
 
@@ -64,6 +65,10 @@ class MessageReducer final : public GradientReducer {
   };
 
   Kept& keep_all_of(std::size_t unit);
+  at::Tensor take(std::int64_t elements, at::ScalarType dtype);
+  void give_back(at::Tensor buffer, std::int64_t elements, at::ScalarType dtype);
+  at::Tensor place_of(std::size_t unit, std::size_t parameter) const;
+  void convert(std::size_t unit);
   void complete(std::size_t unit, GradientFlags any);
   void start(Bucket bucket);
   std::vector<std::int64_t> counts_of(const Bucket& bucket) const;

@@ -14,12 +14,12 @@ OwnGradient::OwnGradient(const FlatUnit& unit) : unit_(unit) { make(); }
 void OwnGradient::make() {
   // Not views in autograd's eyes: torch::optim::Optimizer::zero_grad detaches gradients in place.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const auto bytes = static_cast<std::size_t>(unit_.own_bytes());
+  const auto bytes = static_cast<std::size_t>(unit_.own_shard_bytes());
   storage_ = c10::Storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, at::kCPU));
   has_memory_ = false;
   parts_.clear();
   for (std::size_t i = 0; i < unit_.parameters.size(); ++i) {
-    at::Tensor part = at::empty({0}, unit_.dtype());
+    at::Tensor part = at::empty({0}, unit_.shard_dtype());
     parts_.push_back(part.set_(storage_, unit_.own_offset(i), {unit_.own_range(i).size()}));
   }
 }

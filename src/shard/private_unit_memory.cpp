@@ -63,11 +63,11 @@ PrivateUnitMemory::PrivateUnitMemory(const comm::Mesh& mesh, std::vector<FlatUni
   own_ = at::zeros({bytes}, at::kByte);
   std::byte* memory = memory_of(own_);
   for (FlatUnit& unit : units_) {
-    unit.held_memory = memory;
+    unit.set_held_memory(memory);
     memory += slice_bytes(unit);
     if (options.from_rank0) {
       store_rank0s(*mesh.all, unit);
-    } else {
+    } else if (!unit.has_masters()) {
       store_own(unit);
     }
   }

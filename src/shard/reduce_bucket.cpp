@@ -11,7 +11,7 @@ ReduceBuckets::ReduceBuckets(const std::vector<FlatUnit>& units, std::int64_t li
 
 void ReduceBuckets::add(CompleteUnit complete) {
   if (!fits(complete.unit)) flush();
-  bytes_ += units_[complete.unit].layout.flat_bytes();
+  bytes_ += units_[complete.unit].flat_reduce_bytes();
   open_.push_back(std::move(complete));
   if (bytes_ >= limit_) flush();
 }
@@ -25,8 +25,8 @@ bool ReduceBuckets::fits(std::size_t unit) const {
   if (open_.empty()) return true;
   const FlatUnit& first = units_[open_.front().unit];
   const FlatUnit& next = units_[unit];
-  return first.dtype() == next.dtype() && first.replicated() == next.replicated() &&
-         bytes_ + next.layout.flat_bytes() <= limit_;
+  return first.reduce_dtype() == next.reduce_dtype() && first.replicated() == next.replicated() &&
+         bytes_ + next.flat_reduce_bytes() <= limit_;
 }
 
 std::string name_of(const std::vector<FlatUnit>& units, const Bucket& bucket) {
@@ -44,7 +44,7 @@ at::Tensor pack(const std::vector<FlatUnit>& units, Bucket& bucket, BufferPool& 
   for (const CompleteUnit& complete : bucket) {
     const FlatUnit& unit = units[complete.unit];
     const std::span<const layout::Range> pieces = pieces_of(unit);
-    bytes += (pieces.back().end - pieces.front().begin) * unit.element_bytes();
+    bytes += (pieces.back().end - pieces.front().begin) * unit.reduce_element_bytes();
   }
   at::Tensor packed = buffers.take(bytes);
   auto* to = static_cast<std::byte*>(packed.mutable_data_ptr());
@@ -52,10 +52,11 @@ at::Tensor pack(const std::vector<FlatUnit>& units, Bucket& bucket, BufferPool& 
     const FlatUnit& unit = units[complete.unit];
     const std::span<const layout::Range> pieces = pieces_of(unit);
     const std::int64_t before = pieces[piece].begin - pieces.front().begin;
-    const auto count = static_cast<std::size_t>(pieces[piece].size() * unit.element_bytes());
+    const std::int64_t element = unit.reduce_element_bytes();
+    const auto count = static_cast<std::size_t>(pieces[piece].size() * element);
     if (count == 0) return;
     const auto* from = static_cast<const std::byte*>(complete.gradients.const_data_ptr());
-    std::memcpy(to, from + before * unit.element_bytes(), count);
+    std::memcpy(to, from + before * element, count);
     to += count;
   };
   const std::size_t pieces = pieces_of(units[bucket.front().unit]).size();

@@ -35,7 +35,7 @@ auto together(Engine& engine, const char* name, Call call) {
 
 UnshardedScope::UnshardedScope(std::shared_ptr<Engine> engine, UnshardedMode mode)
     : engine_(std::move(engine)), mode_(mode) {
-  engine_->open_scope(mode_);
+  engine_->open_scope();
 }
 
 UnshardedScope::~UnshardedScope() {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "fullshard/base/check.h"
 #include "fullshard/base/deadline.h"
 #include "fullshard/comm/reduce.h"
+#include "shard/dtype.h"
 #include "shard/round_up.h"
 #include "shard/stopwatch.h"
 
@@ -25,6 +27,17 @@ constexpr std::int64_t kNone = -1;  // the place of a gradient that a rank does 
 constexpr double kReducedPerSecond = 3e9;  // bytes of results, about
 constexpr base::Duration kLongReduction = std::chrono::seconds(2);
 constexpr base::Duration kPause = std::chrono::microseconds(20);
+
+// A place says where in a rank's row a gradient is, and whether it is in FlatUnit::exact_dtype, as
+// those of several passes are.
+std::int64_t place_at(std::int64_t offset, bool exact) { return 2 * offset + (exact ? 1 : 0); }
+std::int64_t offset_at(std::int64_t place) { return place / 2; }
+bool is_exact(std::int64_t place) { return place % 2 == 1; }
+
+// Whether comm::reduce.h adds up `from` to `to` in one pass.
+bool reduces_to(at::ScalarType from, at::ScalarType to) {
+  return from == to || (c10::isReducedFloatingType(from) && to == at::kFloat);
+}
 
 // The gradient seen so that its row-major order is the storage order of the parameter, in which
 // ranks own ranges of it.
@@ -133,26 +146,28 @@ void SharedReducer::hold(std::size_t unit, std::size_t parameter, const at::Tens
   }
   const bool owned = gradient.is_sparse() || is_only_ours(gradient);
   const at::Tensor dense = as_stored(units_[unit], parameter, to_dense(gradient));
-  const at::ScalarType dtype = units_[unit].dtype();
+  const FlatUnit& flat = units_[unit];
+  const at::ScalarType dtype = kept_dtype(flat, flat.dtype());
   const bool here = memory_->offset_of(dense.const_data_ptr()) != kNone;
   if (here && owned && dense.is_contiguous() && dense.scalar_type() == dtype) {
     held = dense;
   } else {
-    held = place_for_copy(unit, parameter, dense.sizes());
+    held = place_for_copy(unit, parameter, dense.sizes(), dtype);
     held.copy_(dense);
     copied_bytes_ += static_cast<std::int64_t>(held.nbytes());
   }
   held_[unit].round = round_;
   count_held(static_cast<std::int64_t>(held.nbytes()));
-  place = held.numel() == 0 ? 0 : memory_->offset_of(held.const_data_ptr());
+  const std::int64_t offset = held.numel() == 0 ? 0 : memory_->offset_of(held.const_data_ptr());
+  place = place_at(offset, dtype != flat.dtype());
 }
 
 // Small ones keep their place from step to step.
 at::Tensor SharedReducer::place_for_copy(std::size_t unit, std::size_t parameter,
-                                         at::IntArrayRef shape) {
+                                         at::IntArrayRef shape, at::ScalarType dtype) {
   at::Tensor& last = held_[unit].copies[parameter];
-  if (!last.defined() || last.sizes() != shape) {
-    at::Tensor made = memory_->make_copy(units_[unit].dtype(), shape);
+  if (!last.defined() || last.sizes() != shape || last.scalar_type() != dtype) {
+    at::Tensor made = memory_->make_copy(dtype, shape);
     if (made.nbytes() > kKeptCopy) return made;
     last = std::move(made);
   }
@@ -163,7 +178,7 @@ at::Tensor SharedReducer::place_for_copy(std::size_t unit, std::size_t parameter
 void SharedReducer::give(std::size_t unit, std::size_t parameter, const at::Tensor& gradient) {
   places(group_.rank(), unit)[parameter] = 0;
   at::Tensor& mine = shards_[unit][parameter].mutable_grad();
-  const at::ScalarType mine_dtype = units_[unit].dtype();
+  const at::ScalarType mine_dtype = units_[unit].shard_dtype();
   if (mine.defined()) {
     const at::Tensor more = as_stored(units_[unit], parameter, gradient);
     mine.view(more.sizes()).add_(more);
@@ -198,7 +213,7 @@ void SharedReducer::offer(std::size_t unit) {
       std::none_of(shards_[unit].begin(), shards_[unit].end(),
                    [](const at::Tensor& shard) { return shard.grad().defined(); });
   std::int64_t place = ReductionClaims::kNotOffered;
-  if (is_first && units_[unit].own_bytes() > 0) {
+  if (is_first && units_[unit].own_shard_bytes() > 0) {
     const auto in_reach = [this](std::size_t bytes) { return memory_->try_make(bytes); };
     place = memory_->offset_of(own_[unit].memory_from(in_reach));
   }
@@ -212,7 +227,7 @@ bool SharedReducer::is_late_with(std::size_t unit) const {
   for (int rank = 0; rank < group_.size(); ++rank) {
     if (rank != group_.rank()) last = std::max(last, claims_->offered_by(rank, unit).arrival);
   }
-  const auto bytes = static_cast<double>(units_[unit].own_bytes());
+  const auto bytes = static_cast<double>(units_[unit].own_shard_bytes());
   const std::chrono::duration<double> reducing(bytes / kReducedPerSecond);
   return base::Clock::now().time_since_epoch() - last > reducing;
 }
@@ -298,8 +313,8 @@ void SharedReducer::reduce_own(std::size_t unit) {
     const bool accumulate = holds_gradient(unit, i);
     if (!accumulate) attach(unit, i);
     std::byte* memory = own_[unit].memory();
-    reduce_range(unit, i, flat.own_range(i), memory + flat.own_offset(i) * flat.element_bytes(),
-                 accumulate);
+    std::byte* out = memory + flat.own_offset(i) * flat.shard_element_bytes();
+    reduce_range(unit, i, flat.own_range(i), {out, flat.shard_dtype()}, accumulate);
   }
 }
 
@@ -323,8 +338,9 @@ void SharedReducer::reduce_for(int owner, std::size_t unit) {
   const ReductionClaims::Part part = claims_->offered_by(owner, unit);
   for (std::size_t i = 0; i < flat.parameters.size(); ++i) {
     if (!anyone_has(unit, i)) continue;
-    const std::int64_t offset = flat.offset_in(part.own, i) * flat.element_bytes();
-    reduce_range(unit, i, flat.range_in(part.own, i), memory_->at(owner, part.place + offset),
+    const std::int64_t offset = flat.offset_in(part.own, i) * flat.shard_element_bytes();
+    reduce_range(unit, i, flat.range_in(part.own, i),
+                 {memory_->at(owner, part.place + offset), flat.shard_dtype()},
                  /*accumulate=*/false);
   }
   claims_->say_done(owner, unit, round_);
@@ -367,37 +383,60 @@ void SharedReducer::count_read(std::size_t unit, std::size_t parameter, layout::
 }
 
 void SharedReducer::reduce_range(std::size_t unit, std::size_t parameter, layout::Range range,
-                                 std::byte* out, bool accumulate) {
+                                 const Target& out, bool accumulate) {
   if (range.empty()) return;
-  const base::DType dtype = units_[unit].layout.dtype();
+  const Stopwatch watch(reduction_seconds_);
+  Temporaries temporaries;
+  const at::ScalarType from = collect_parts(unit, parameter, range, temporaries);
+  if (reduces_to(from, out.dtype)) return add_up(from, out, range.size(), accumulate);
+  const at::Tensor sum =
+      at::empty({range.size()}, c10::isReducedFloatingType(from) ? at::ScalarType::Float : from);
+  add_up(from, {static_cast<std::byte*>(sum.mutable_data_ptr()), sum.scalar_type()}, range.size(),
+         /*accumulate=*/false);
+  at::Tensor target = at::from_blob(out.memory, {range.size()}, out.dtype);
+  accumulate ? target.add_(sum) : target.copy_(sum);
+}
+
+// What parts_ points at.
+void SharedReducer::add_up(at::ScalarType from, const Target& out, std::int64_t count,
+                           bool accumulate) const {
   const bool mean = divide_factor_ == 0;
   const comm::ReduceOp op = mean ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
   const double scale = mean ? 1 : 1 / divide_factor_;
-  const Stopwatch watch(reduction_seconds_);
-  at::Tensor zeros;
-  collect_parts(unit, parameter, range, zeros);
-  if (accumulate) {
-    comm::add_reduced_parts(parts_, dtype, out, dtype, range.size(), op, scale);
-  } else {
-    comm::reduce_parts_to(parts_, dtype, out, dtype, range.size(), op, scale);
-  }
+  const auto reduce = accumulate ? comm::add_reduced_parts : comm::reduce_parts_to;
+  reduce(parts_, to_dtype(from, "a gradient"), out.memory, to_dtype(out.dtype, "a gradient"), count,
+         op, scale);
 }
 
-// Points parts_ at the same range of every rank's gradient. `zeros` stands for ranks that have
-// none.
-void SharedReducer::collect_parts(std::size_t unit, std::size_t parameter, layout::Range range,
-                                  at::Tensor& zeros) {
-  const std::int64_t bytes = units_[unit].element_bytes();
+// Points parts_ at the same range of every rank's gradient, all of one dtype, which is returned.
+// `temporaries` stand for ranks that have none or, where others' are exact, no exact one.
+at::ScalarType SharedReducer::collect_parts(std::size_t unit, std::size_t parameter,
+                                            layout::Range range, Temporaries& temporaries) {
+  const FlatUnit& flat = units_[unit];
+  bool exact = false;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const std::int64_t place = places(rank, unit)[parameter];
+    exact = exact || (place != kNone && is_exact(place));
+  }
+  const at::ScalarType dtype = exact ? flat.exact_dtype() : flat.dtype();
+  at::Tensor zeros;
   parts_.clear();
   for (int rank = 0; rank < group_.size(); ++rank) {
     const std::int64_t place = places(rank, unit)[parameter];
-    if (place != kNone) {
-      parts_.push_back(memory_->at(rank, place + range.begin * bytes));
-    } else {
-      if (!zeros.defined()) zeros = at::zeros({range.size()}, units_[unit].dtype());
+    if (place == kNone) {
+      if (!zeros.defined()) temporaries.push_back(zeros = at::zeros({range.size()}, dtype));
       parts_.push_back(zeros.const_data_ptr());
+      continue;
     }
+    const at::ScalarType its = is_exact(place) ? flat.exact_dtype() : flat.dtype();
+    std::byte* part = memory_->at(rank, offset_at(place) + range.begin * FlatUnit::bytes_of(its));
+    if (its != dtype) {
+      temporaries.push_back(at::from_blob(part, {range.size()}, its).to(dtype));
+      part = static_cast<std::byte*>(temporaries.back().mutable_data_ptr());
+    }
+    parts_.push_back(part);
   }
+  return dtype;
 }
 
 }  // namespace fullshard::shard

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -65,8 +67,13 @@ class SharedReducer : public GradientReducer {
   void wait_until_ready(std::size_t unit);
   /// Whether any rank has a gradient; for units that are ready.
   bool anyone_has(std::size_t unit, std::size_t parameter) const;
+  /// Memory that a gradient is reduced to, and what it is to be there.
+  struct Target {
+    std::byte* memory;
+    at::ScalarType dtype;
+  };
   /// Writes a range of a parameter's reduced gradient to `out`, or adds it there.
-  void reduce_range(std::size_t unit, std::size_t parameter, layout::Range range, std::byte* out,
+  void reduce_range(std::size_t unit, std::size_t parameter, layout::Range range, const Target& out,
                     bool accumulate);
   /// Counts what the other ranks give for a range of a parameter.
   void count_read(std::size_t unit, std::size_t parameter, layout::Range range);
@@ -84,7 +91,8 @@ class SharedReducer : public GradientReducer {
 
  private:
   void hold(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
-  at::Tensor place_for_copy(std::size_t unit, std::size_t parameter, at::IntArrayRef shape);
+  at::Tensor place_for_copy(std::size_t unit, std::size_t parameter, at::IntArrayRef shape,
+                            at::ScalarType dtype);
   void let_go(std::size_t unit);
   void let_go(at::Tensor& gradient);
   void give(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
@@ -97,8 +105,10 @@ class SharedReducer : public GradientReducer {
   bool may_claim(int owner, std::size_t unit) const;
   void finish(std::size_t unit);
   void take_back(std::size_t unit);
-  void collect_parts(std::size_t unit, std::size_t parameter, layout::Range range,
-                     at::Tensor& zeros);
+  using Temporaries = c10::SmallVector<at::Tensor, 2>;
+  at::ScalarType collect_parts(std::size_t unit, std::size_t parameter, layout::Range range,
+                               Temporaries& temporaries);
+  void add_up(at::ScalarType from, const Target& out, std::int64_t count, bool accumulate) const;
   bool is_direct() const { return group_.size() == 1 && divide_factor_ == 0; }
   bool anyone_has(std::size_t unit) const;
   std::span<std::int64_t> places(int rank, std::size_t unit) const;
@@ -109,8 +119,8 @@ class SharedReducer : public GradientReducer {
   std::size_t ready_;     // first of the board's ready counters
   std::size_t consumed_;  // first of its consumed counters
 
-  // Where a rank's gradients of a round are, in its row of the memory; -1 for none. One number a
-  // parameter, in shared memory.
+  // Where a rank's gradients of a round are, in its row of the memory, and whether they are exact;
+  // -1 for none. One number a parameter, in shared memory.
   std::unique_ptr<comm::SharedSegment> notices_;
   std::vector<std::int64_t> notice_offset_;  // by unit, in a rank's row of notices
   std::int64_t notice_row_ = 0;

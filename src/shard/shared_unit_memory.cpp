@@ -19,7 +19,7 @@ SharedUnitMemory::SharedUnitMemory(const comm::Mesh& mesh, std::vector<FlatUnit>
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (from_rank0) {
       store_rank0s(mesh, unit);
-    } else {
+    } else if (!units_[unit].has_masters()) {
       store_own(units_[unit]);
     }
   }
@@ -38,7 +38,7 @@ void SharedUnitMemory::allocate(const comm::Mesh& mesh) {
   for (FlatUnit& unit : units_) {
     std::byte*& memory = unit.replicated() ? private_memory : shared_memory;
     whole_.push_back(memory);
-    unit.held_memory = memory + unit.held.begin * unit.element_bytes();
+    unit.set_held_memory(memory + unit.held.begin * unit.element_bytes());
     memory += round_up(unit.layout.flat_bytes(), kPage);
   }
 }

@@ -86,8 +86,9 @@ StepMemory::StepMemory(comm::Group& group, const std::vector<FlatUnit>& units)
   std::size_t parameters = 0;
   for (const FlatUnit& unit : units) {
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-      const std::int64_t bytes = unit.layout.parameters()[i].numel * unit.element_bytes();
-      sum += round_up(bytes, 64) + 64;
+      const std::int64_t elements = unit.layout.parameters()[i].numel;
+      const std::int64_t bytes = elements * unit.element_bytes();
+      sum += round_up(elements * FlatUnit::bytes_of(unit.exact_dtype()), 64) + 64;
       ++parameters;
       if (unit.parameters[i].tensor.requires_grad()) {
         sizes_.push_back(static_cast<std::size_t>(bytes));

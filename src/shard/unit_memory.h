@@ -23,7 +23,8 @@ struct UnitMemoryOptions {
 class UnitMemory {
  public:
   /// Collective. Sets `held_memory` of every unit and fills it from the parameters as they were
-  /// found. `units` must outlive the object.
+  /// found; with masters and without `from_rank0`, Masters does so. `units` must outlive the
+  /// object.
   static std::unique_ptr<UnitMemory> make(const comm::Mesh& mesh, std::vector<FlatUnit>& units,
                                           const UnitMemoryOptions& options);
 

@@ -36,6 +36,10 @@ class PagedStorage : public c10::StorageImpl {
 
   bool mapped() const { return mapped_; }
 
+  /// Operators that need their operands in one dtype get the others in this tensor's.
+  void set_casts_operands() { casts_operands_ = true; }
+  bool casts_operands() const { return casts_operands_; }
+
   /// Cuts the tie to a pager that is going away; later accesses throw.
   void orphan();
 
@@ -44,6 +48,7 @@ class PagedStorage : public c10::StorageImpl {
   Pager* pager_ = nullptr;
   int index_;
   bool mapped_ = false;
+  bool casts_operands_ = false;
 };
 
 /// A contiguous tensor over `storage`, which it shares ownership of, beginning at its first byte.

@@ -38,7 +38,8 @@ struct Counters {
   std::int64_t live_unsharded_bytes = 0;  ///< of units resident now
   std::int64_t peak_unsharded_bytes = 0;  ///< since the start or the last reset_peak
   std::int64_t resharded_bytes = 0;  ///< of pieces kept for backward (reshard_after_forward) now
-  std::int64_t parameter_shard_bytes = 0;          ///< this rank's own share
+  /// This rank's own share; with mixed precision in both dtypes.
+  std::int64_t parameter_shard_bytes = 0;
   std::int64_t gradient_bytes = 0;                 ///< of reduced gradient shards held now
   std::int64_t unreduced_gradient_bytes = 0;       ///< full-size gradients held now
   std::int64_t peak_unreduced_gradient_bytes = 0;  ///< since the start or the last reset_peak

@@ -12,6 +12,7 @@
 
 #include "fullshard/layout/parameter.h"
 #include "fullshard/shard/communication_hook.h"
+#include "fullshard/shard/mixed_precision.h"
 #include "fullshard/shard/wrap_policy.h"
 
 namespace fullshard::shard {
@@ -42,8 +43,8 @@ struct ParameterRule {
   std::optional<layout::Atom> atom;          ///< where it may be cut; absent: at any element
   std::int64_t group = 1;  ///< with kRow and kColumn: rows or columns of one head, one expert
   /// What it is stored, gathered and reduced in: it is converted when it is sharded, and operators
-  /// see it so. Floating-point parameters only. Absent: as it is. Parameters of different dtypes
-  /// are gathered apart.
+  /// see it so, whatever the model's mixed precision is. Floating-point parameters only. Absent: as
+  /// it is. Parameters of different dtypes are gathered apart.
   std::optional<at::ScalarType> dtype;
   bool ignore = false;  ///< left alone: not sharded, not paged, its gradient not averaged
 };
@@ -72,6 +73,10 @@ struct FullyShardOptions {
   /// parameter is an error. Parameters of one unit with different strategies are
   /// gathered apart.
   std::vector<ParameterRule> rules = {};
+
+  /// Computing and communicating in another dtype than that of the shards. Default: all in the
+  /// dtype that each parameter has.
+  MixedPrecision mixed_precision = {};
 
   /// Start from rank 0's parameters and buffers on every rank. Off, each rank gives its own shard
   /// of what it holds, and ranks whose values differ are an error. Default: on.

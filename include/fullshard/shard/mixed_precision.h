@@ -1,0 +1,44 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fullshard::shard {
+
+/// What a model computes and communicates in while its shards, that is, what the optimizer updates,
+/// what is clipped and what is saved, keep the dtype that its parameters had before it was sharded,
+/// usually fp32. For floating-point parameters and buffers; others stay as they are. Names and
+/// meaning follow PyTorch FSDP.
+struct MixedPrecision {
+  /// What parameters are gathered in, what operators see and what autograd makes gradients in.
+  /// kBFloat16 halves the bytes of gathers and of whole units; each rank keeps its shard twice, in
+  /// both dtypes. Absent: as they are.
+  std::optional<at::ScalarType> param_dtype = {};
+
+  /// What gradients travel between hosts in. Inside a host they are read as autograd made them.
+  /// Wherever they are added up that is done in fp32 or better, and a shard's gradient is of the
+  /// shard's dtype. What passes without gradient sync leave is added up in that, too. Absent:
+  /// param_dtype; kFloat costs twice the bytes of kBFloat16 and rounds gradients once less.
+  std::optional<at::ScalarType> reduce_dtype = {};
+
+  /// What floating-point buffers are converted to, for good, when the model is sharded. Absent: as
+  /// they are, so that running statistics and tables lose nothing.
+  std::optional<at::ScalarType> buffer_dtype = {};
+
+  /// Products, convolutions, recurrent layers and normalisations that use a parameter get their
+  /// other floating-point operands in that parameter's dtype, so that fp32 inputs meet bf16
+  /// weights, and a layer that a rule keeps in fp32 computes in fp32. Operators that promote types
+  /// by themselves are left alone. Off, the model's code sees to it.
+  bool cast_forward_inputs = true;
+
+  /// Parameters and buffers in modules of these classes are left as they are. Batch normalisation
+  /// is here because its statistics are wanted in fp32, which its weights have to share.
+  std::vector<std::string> module_classes_to_ignore = {
+      "BatchNorm1dImpl", "BatchNorm2dImpl", "BatchNorm3dImpl", "SyncBatchNormImpl",
+      "BatchNorm1d",     "BatchNorm2d",     "BatchNorm3d",     "SyncBatchNorm"};
+};
+
+}  // namespace fullshard::shard
