@@ -4,7 +4,9 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <memory>
 
+#include "fullshard/recompute/checkpoint.h"
 #include "models/attend.h"
 #include "models/validation.h"
 
@@ -32,6 +34,10 @@ void validate(const GptOptions& options) {
   require_positive(kModel, "n_layers", options.n_layers);
   require_heads(kModel, options.n_heads, options.dim);
   require_eps(kModel, options.norm_eps);
+  if (options.recompute_every < 0) {
+    reject(fmt::format("{} options: recompute_every must be 0 (no block) or more, not {}", kModel,
+                       options.recompute_every));
+  }
 }
 
 AttentionImpl::AttentionImpl(const GptOptions& options) : n_heads_(options.n_heads) {
@@ -107,9 +113,21 @@ at::Tensor GptImpl::forward(const at::Tensor& tokens) {
   }
   at::Tensor x = token_embedding->forward(tokens) +
                  position_embedding->forward(at::arange(seq, tokens.options()));
-  for (const auto& module : *blocks) x = module->as<BlockImpl>()->forward(x);
-  x = final_norm->forward(x);
+  x = final_norm->forward(run_blocks(x));
   return head ? head->forward(x) : at::linear(x, token_embedding->weight);
+}
+
+at::Tensor GptImpl::run_blocks(at::Tensor x) {
+  const std::int64_t every = options_.recompute_every;
+  std::int64_t number = 0;
+  for (const auto& module : *blocks) {
+    const auto block = std::dynamic_pointer_cast<BlockImpl>(module);
+    const auto run = [block](const at::Tensor& in) { return block->forward(in); };
+    const bool again = every > 0 && ++number % every == 0;
+    // A block draws no random numbers.
+    x = again ? recompute::checkpoint({.preserve_rng_state = false}, run, x) : run(x);
+  }
+  return x;
 }
 
 at::Tensor GptImpl::cross_entropy(const at::Tensor& tokens, const at::Tensor& targets,

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <functional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "fullshard/base/error.h"
 
@@ -248,6 +250,41 @@ TEST(Gpt, AnEmptyBatchPassesThrough) {
   EXPECT_EQ(logits.sizes(), (std::vector<std::int64_t>{0, 5, 11}));
 }
 
+// Tensors that wait for backward, by what of the graph is alive.
+std::size_t nodes_of(const at::Tensor& loss) {
+  std::set<const torch::autograd::Node*> seen;
+  std::vector<const torch::autograd::Node*> pending = {loss.grad_fn().get()};
+  while (!pending.empty()) {
+    const auto* node = pending.back();
+    pending.pop_back();
+    if (node == nullptr || !seen.insert(node).second) continue;
+    for (const auto& edge : node->next_edges()) pending.push_back(edge.function.get());
+  }
+  return seen.size();
+}
+
+TEST(Gpt, RecomputedBlocksGiveTheSameGradients) {
+  GptOptions options = small();
+  options.n_layers = 4;
+  const at::Tensor tokens = tokens_for(options, 2, 6);
+  auto plain = make(options);
+  const at::Tensor expected = plain->loss(tokens, tokens.flip(1));
+  std::size_t nodes = nodes_of(expected);
+  expected.backward();
+  for (const std::int64_t every : {4, 2, 1}) {
+    options.recompute_every = every;
+    auto model = make(options);
+    const at::Tensor loss = model->loss(tokens, tokens.flip(1));
+    EXPECT_LT(nodes_of(loss), std::exchange(nodes, nodes_of(loss)));
+    loss.backward();
+    EXPECT_EQ(loss.item<double>(), expected.item<double>());
+    const auto parameters = model->parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      EXPECT_LE(max_difference(parameters[i].grad(), plain->parameters()[i].grad()), 1e-14);
+    }
+  }
+}
+
 TEST(Gpt, NamesWhatCannotBeUsed) {
   GptOptions options = small();
   options.n_heads = 3;
@@ -258,6 +295,9 @@ TEST(Gpt, NamesWhatCannotBeUsed) {
   options = small();
   options.norm_eps = std::nan("");
   EXPECT_THAT(error_of([&] { Gpt model(options); }), HasSubstr("norm_eps"));
+  options = small();
+  options.recompute_every = -1;
+  EXPECT_THAT(error_of([&] { Gpt model(options); }), HasSubstr("recompute_every must be 0"));
   auto model = make(small());
   EXPECT_THAT(error_of([&] {
                 model->forward(torch::zeros({1, 8}, torch::kLong));

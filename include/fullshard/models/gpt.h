@@ -20,6 +20,10 @@ struct GptOptions {
   std::int64_t n_heads = 4;    ///< must divide dim
   bool tie_embeddings = true;  ///< the head is the token table itself
   double norm_eps = 1e-5;
+  /// Activation checkpointing: of every n-th block only the input is kept for backward, where the
+  /// block runs again; 1 for every block, 0 for none. Smaller saves memory, at the price of one
+  /// more forward of those blocks. Gradients are the same.
+  std::int64_t recompute_every = 0;
 };
 
 /// Throws kInvalidArgument naming the field that cannot be used.
@@ -93,6 +97,7 @@ class GptImpl : public torch::nn::Module {
 
  private:
   void initialise();
+  at::Tensor run_blocks(at::Tensor x);
   at::Tensor cross_entropy(const at::Tensor& tokens, const at::Tensor& targets,
                            at::Reduction::Reduction reduction);
   GptOptions options_;
