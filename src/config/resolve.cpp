@@ -53,6 +53,16 @@ void validate_mesh(const ParallelismConfig& parallelism, int ranks) {
   }
 }
 
+void validate_activation_checkpoint(const TrainConfig& config) {
+  const ActivationCheckpointConfig& chosen = config.activation_checkpoint;
+  if (chosen.mode != ActivationCheckpoint::kSelective) return;
+  if (chosen.selective_ac_option <= config.model.n_layers) return;
+  fail(fmt::format(
+      "activation_checkpoint.selective_ac_option ({}) is above model.n_layers ({}), so that no "
+      "block would be computed again; use {} or less, or mode none",
+      chosen.selective_ac_option, config.model.n_layers, config.model.n_layers));
+}
+
 }  // namespace
 
 TrainConfig resolve(TrainConfig config, int cores) {
@@ -64,6 +74,7 @@ TrainConfig resolve(TrainConfig config, int cores) {
 
 void validate(const TrainConfig& config, int ranks) {
   validate_mesh(config.parallelism, ranks);
+  validate_activation_checkpoint(config);
   const double heartbeat = config.comm.heartbeat_timeout_seconds;
   if (heartbeat != 0 && heartbeat < 1) {
     fail(fmt::format("comm.heartbeat_timeout_seconds ({}) must be 0 or at least 1", heartbeat));

@@ -11,6 +11,14 @@ struct Names<base::DType> {
 };
 
 template <>
+struct Names<ActivationCheckpoint> {
+  static constexpr std::array<std::pair<ActivationCheckpoint, std::string_view>, 3> kTable = {
+      {{ActivationCheckpoint::kNone, "none"},
+       {ActivationCheckpoint::kFull, "full"},
+       {ActivationCheckpoint::kSelective, "selective"}}};
+};
+
+template <>
 struct Names<ShardingStrategy> {
   static constexpr std::array<std::pair<ShardingStrategy, std::string_view>, 5> kTable = {
       {{ShardingStrategy::kFullShard, "FULL_SHARD"},
@@ -125,6 +133,20 @@ void add_training(Rows& rows) {
   rows.push_back(row(
       "training.dtype", [](auto& c) -> auto& { return c.training.dtype; }, "",
       "type of parameters and arithmetic"));
+}
+
+void add_activation_checkpoint(Rows& rows) {
+  rows.push_back(row(
+      "activation_checkpoint.mode", [](auto& c) -> auto& { return c.activation_checkpoint.mode; },
+      "",
+      "blocks of which backward computes the activations again, in place of keeping them: none; "
+      "all of them; every selective_ac_option-th"));
+  rows.push_back(row(
+      "activation_checkpoint.selective_ac_option",
+      [](auto& c) -> auto& { return c.activation_checkpoint.selective_ac_option; }, "blocks",
+      "with mode selective: of this many blocks one is computed again; fewer need less memory and "
+      "more time",
+      between(1, 10'000)));
 }
 
 void add_optimizer(Rows& rows) {
@@ -302,6 +324,7 @@ Rows make_table() {
   add_job(rows);
   add_model(rows);
   add_training(rows);
+  add_activation_checkpoint(rows);
   add_optimizer(rows);
   add_lr_scheduler(rows);
   add_parallelism(rows);

@@ -31,6 +31,15 @@ shard::WrapPolicy policy_of(const config::ParallelismConfig& parallelism) {
   return shard::root_only();
 }
 
+std::int64_t recompute_every(const config::ActivationCheckpointConfig& config) {
+  switch (config.mode) {
+    case config::ActivationCheckpoint::kNone: break;
+    case config::ActivationCheckpoint::kFull: return 1;
+    case config::ActivationCheckpoint::kSelective: return config.selective_ac_option;
+  }
+  return 0;
+}
+
 }  // namespace
 
 models::GptOptions gpt_options(const config::TrainConfig& config) {
@@ -39,7 +48,8 @@ models::GptOptions gpt_options(const config::TrainConfig& config) {
           .dim = config.model.dim,
           .n_layers = config.model.n_layers,
           .n_heads = config.model.n_heads,
-          .tie_embeddings = config.model.tie_embeddings};
+          .tie_embeddings = config.model.tie_embeddings,
+          .recompute_every = recompute_every(config.activation_checkpoint)};
 }
 
 shard::FullyShardOptions shard_options(const config::TrainConfig& config) {

@@ -86,6 +86,15 @@ TEST(Validate, SetsOfRanksMustFitTheRanks) {
   EXPECT_THAT(complaint([&] { validate(config, 4); }), HasSubstr("degree above 1"));
 }
 
+TEST(Validate, BlocksToComputeAgainMustExist) {
+  TrainConfig config;
+  config.activation_checkpoint.selective_ac_option = config.model.n_layers + 1;
+  EXPECT_EQ(complaint([&] { validate(config, 1); }), "");
+  config.activation_checkpoint.mode = ActivationCheckpoint::kSelective;
+  EXPECT_THAT(complaint([&] { validate(config, 1); }),
+              HasSubstr("selective_ac_option (4) is above model.n_layers (3)"));
+}
+
 TEST(Validate, AHeartbeatIsOffOrAtLeastASecond) {
   TrainConfig config;
   for (const double good : {0.0, 1.0, 30.0}) {

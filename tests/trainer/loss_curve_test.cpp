@@ -122,6 +122,19 @@ INSTANTIATE_TEST_SUITE_P(All, Strategy,
                                            config::ShardingStrategy::kShardGradOp,
                                            config::ShardingStrategy::kNoShard));
 
+TEST(LossCurve, ActivationCheckpointingChangesNothing) {
+  const TemporaryFolder folder;
+  config::TrainConfig config = small_config(folder);
+  config.training.dtype = base::DType::kFloat64;
+  const TrainResult kept = run_small(config, 2);
+  for (const auto mode :
+       {config::ActivationCheckpoint::kFull, config::ActivationCheckpoint::kSelective}) {
+    config.activation_checkpoint.mode = mode;
+    EXPECT_GT(trainer::gpt_options(config).recompute_every, 0);
+    expect_same_curve(run_small(config, 2), kept, 1e-10);
+  }
+}
+
 TEST(LossCurve, MicroBatchesEqualOneBigBatch) {
   const TemporaryFolder folder;
   config::TrainConfig config = small_config(folder);

@@ -36,6 +36,13 @@ enum class Backend {
   kLocal,  ///< ranks are threads of one process
 };
 
+/// Which blocks' activations backward computes again.
+enum class ActivationCheckpoint {
+  kNone,
+  kFull,       ///< every block's
+  kSelective,  ///< every `selective_ac_option`-th block's
+};
+
 /// Something that depends on the console unless it is set.
 enum class Toggle { kAuto, kOn, kOff };
 
@@ -69,6 +76,12 @@ struct TrainingConfig {
   int gradient_accumulation_steps = 1;
   double max_norm = 1.0;  ///< 0 = no clipping
   base::DType dtype = base::DType::kFloat32;
+};
+
+/// Named as torchtitan's.
+struct ActivationCheckpointConfig {
+  ActivationCheckpoint mode = ActivationCheckpoint::kNone;
+  int selective_ac_option = 2;
 };
 
 struct OptimizerConfig {
@@ -138,6 +151,7 @@ struct TrainConfig {
   JobConfig job;
   ModelConfig model;
   TrainingConfig training;
+  ActivationCheckpointConfig activation_checkpoint;
   OptimizerConfig optimizer;
   LrSchedulerConfig lr_scheduler;
   ParallelismConfig parallelism;
