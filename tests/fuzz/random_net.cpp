@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "fullshard/recompute/checkpoint.h"
+
 namespace fullshard::fuzz {
 namespace {
 
@@ -168,6 +170,15 @@ CallSpec random_call(Random& random, int layers, int ranks) {
   return call;
 }
 
+void choose_checkpoints(Random& random, NetSpec& spec) {
+  if (!random.one_in(3)) return;
+  for (CallSpec& call : spec.calls) call.checkpointed = random.one_in(2);
+  if (random.one_in(2)) return;
+  const int calls = static_cast<int>(spec.calls.size());
+  spec.region_begin = random.between(0, calls - 1);
+  spec.region_end = random.between(spec.region_begin + 1, calls);
+}
+
 }  // namespace
 
 NetSpec random_net(Random& random, int ranks) {
@@ -181,6 +192,7 @@ NetSpec random_net(Random& random, int ranks) {
   spec.slope = random.one_in(5);
   spec.cached = random.one_in(5);
   spec.peek = random.one_in(6);
+  choose_checkpoints(random, spec);
   // Ranks must make the same backward passes, and a recomputed call has no second derivative.
   const bool alike = std::all_of(spec.calls.begin(), spec.calls.end(),
                                  [](const CallSpec& call) { return call.only_rank < 0; });
@@ -200,10 +212,14 @@ std::string to_string(const NetSpec& spec) {
   }
   text += "; calls:";
   for (const CallSpec& call : spec.calls) {
-    text += fmt::format(" {}{}{}", call.layer, call.residual ? "+" : "",
-                        call.recomputed ? "(recomputed)" : "");
+    text += fmt::format(" {}{}{}{}", call.layer, call.residual ? "+" : "",
+                        call.recomputed ? "(recomputed)" : "",
+                        call.checkpointed ? "(checkpointed)" : "");
     if (call.period > 1) text += fmt::format("(passes {} mod {})", call.phase, call.period);
     if (call.only_rank >= 0) text += fmt::format("(rank {})", call.only_rank);
+  }
+  if (spec.region_begin < spec.region_end) {
+    text += fmt::format("; region of calls {} to {}", spec.region_begin, spec.region_end - 1);
   }
   return text + fmt::format("{}{}{}{}", spec.penalty ? "; penalty" : "",
                             spec.slope ? "; slope" : "", spec.cached ? "; cached" : "",
@@ -238,24 +254,38 @@ std::shared_ptr<Layer> Net::make(const LayerSpec& spec) const {
 }
 
 at::Tensor Net::call_layer(const CallSpec& call, const at::Tensor& h, const Pass& pass) {
-  auto* layer = layers_[static_cast<std::size_t>(call.layer)]->as<Layer>();
+  const auto layer =
+      std::dynamic_pointer_cast<Layer>(layers_[static_cast<std::size_t>(call.layer)]);
+  if (call.checkpointed) {
+    const auto region = [=](const at::Tensor& input) { return layer->forward(input, pass.number); };
+    return recompute::checkpoint(region, h);
+  }
   if (!call.recomputed || !h.requires_grad()) return layer->forward(h, pass.number);
   const auto& body = bodies_.emplace_back(
       [=](const at::Tensor& input) { return layer->forward(input, pass.number); });
   return testing::Recomputed::apply(h, &body);
 }
 
-at::Tensor Net::run(const at::Tensor& x, const Pass& pass) {
-  at::Tensor h = x;
-  for (std::size_t i = 0; i < spec_.calls.size(); ++i) {
-    const CallSpec& call = spec_.calls[i];
+at::Tensor Net::run_calls(at::Tensor h, int begin, int end, const Pass& pass) {
+  for (int i = begin; i < end; ++i) {
+    const CallSpec& call = spec_.calls[static_cast<std::size_t>(i)];
     if (call.only_rank >= 0 && call.only_rank != pass.rank) continue;
     if (pass.number % call.period != call.phase) continue;
     const at::Tensor out = torch::tanh(call_layer(call, h, pass));
     h = call.residual ? h + out : out;
-    if (i == spec_.calls.size() / 2) middle_ = h;
+    if (i == static_cast<int>(spec_.calls.size() / 2)) middle_ = h;
   }
-  return head_(h);
+  return h;
+}
+
+at::Tensor Net::run(const at::Tensor& x, const Pass& pass) {
+  const int end = static_cast<int>(spec_.calls.size());
+  const auto region = [this, pass](const at::Tensor& h) {
+    return run_calls(h, spec_.region_begin, spec_.region_end, pass);
+  };
+  at::Tensor h = run_calls(x, 0, spec_.region_begin, pass);
+  if (spec_.region_begin < spec_.region_end) h = recompute::checkpoint(region, h);
+  return head_(run_calls(h, spec_.region_end, end, pass));
 }
 
 at::Tensor Net::loss(const at::Tensor& x, const at::Tensor& y) {

@@ -39,8 +39,9 @@ struct LayerSpec {
 struct CallSpec {
   int layer = 0;
   bool residual = false;
-  bool recomputed = false;  ///< its activations are computed again in backward
-  int period = 1;           ///< taken in passes whose number modulo this is `phase`
+  bool recomputed = false;    ///< by a function of the user's that makes a pass inside backward
+  bool checkpointed = false;  ///< by recompute::checkpoint
+  int period = 1;             ///< taken in passes whose number modulo this is `phase`
   int phase = 0;
   int only_rank = -1;  ///< taken by this rank only, if not negative
 };
@@ -49,6 +50,8 @@ struct NetSpec {
   int width = 3;
   std::vector<LayerSpec> layers;
   std::vector<CallSpec> calls;
+  int region_begin = 0;  ///< the first of the calls in one region for recompute::checkpoint
+  int region_end = 0;    ///< behind the last of them
   bool penalty = false;  ///< a loss over all parameters in one operator
   bool slope = false;    ///< a second-order loss: the gradient of the output by the input
   bool cached = false;   ///< a second backward, over a tensor from the middle of the forward
@@ -84,6 +87,7 @@ class Net : public testing::Model {
  private:
   std::shared_ptr<Layer> make(const LayerSpec& spec) const;
   at::Tensor call_layer(const CallSpec& call, const at::Tensor& h, const Pass& pass);
+  at::Tensor run_calls(at::Tensor h, int begin, int end, const Pass& pass);
   at::Tensor all_losses(const at::Tensor& x, const at::Tensor& y, const Pass& pass);
 
   NetSpec spec_;
