@@ -14,7 +14,7 @@ namespace fullshard::bench {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepShape, layers, dim, heads, vocab, seq, batch)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSpec, shape, sharded, ranks, threads, strategy, units, atom,
-                                   steps, memory_gate)
+                                   recompute, steps, memory_gate)
 
 namespace {
 
@@ -91,6 +91,7 @@ void validate(const StepSpec& spec) {
   require("ranks", spec.ranks, 1, kMostRanks);
   require("threads-per-rank", spec.threads, 1, kMostRanks);
   require("steps", spec.steps, 2, kLarge);
+  require("recompute", spec.recompute, 0, spec.shape.layers);
   if (spec.shape.dim % spec.shape.heads != 0) {
     reject(fmt::format("--heads: found {}; expected a divisor of --dim {}", spec.shape.heads,
                        spec.shape.dim));

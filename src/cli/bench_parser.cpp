@@ -62,6 +62,7 @@ void BenchParser::add_step() {
   step_->add_option("--strategy", options_.spec.strategy);
   step_->add_option("--units", options_.units)->delimiter(',');
   step_->add_option("--atoms", options_.atoms)->delimiter(',');
+  step_->add_option("--recompute", options_.spec.recompute);
   step_->add_option("--pairs", options_.pairs);
   step_->add_option("--steps", options_.spec.steps);
   step_->add_flag("--no-memory", no_memory_);
@@ -95,6 +96,7 @@ BenchStepCommand BenchParser::step_command(int argc, const char* const* argv) co
     size = given.value_or(size);
   }
   if (changed) options.shape_name += ", changed";
+  if (options.spec.recompute > 0) options.shape_name += ", recomputing";
   if (one_rank_) options.spec.ranks = options.spec.threads = 1;
   options.memory = !no_memory_;
   options.measure = {own_path(), "bench", "measure-step"};

@@ -78,6 +78,8 @@ Job:
                           parameter or unit (each whole on one rank); default element
                           Of several, comma-separated, each is measured, and the tables compare
                           the first of both lists with the others
+  --recompute N           activation checkpointing of every N-th layer, of 1 all, in plain and
+                          sharded training (not in a peer); default 0, of none
 
 Measurement:
   --pairs N       rounds; default 5

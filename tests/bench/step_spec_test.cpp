@@ -40,6 +40,7 @@ TEST(StepSpec, SurvivesTheWayToAnotherProcess) {
                       .strategy = "NO_SHARD",
                       .units = "1000",
                       .atom = "row",
+                      .recompute = 1,
                       .steps = 9,
                       .memory_gate = "/a folder/\"x\""};
   const StepSpec read = parse_step_spec(to_json(spec));
@@ -67,6 +68,8 @@ TEST(StepSpec, UnusableValuesAreNamed) {
       HasSubstr("--units: found \"layers\"; expected automatic, blocks, whole or a number"));
   EXPECT_THAT(message({.units = "-5"}), HasSubstr("--units: found \"-5\""));
   EXPECT_THAT(message({.atom = "column"}), HasSubstr("element, row, parameter, unit"));
+  EXPECT_THAT(message({.shape = {.layers = 4}, .recompute = 5}),
+              HasSubstr("--recompute: found 5; expected an integer from 0 to 4"));
   EXPECT_NO_THROW(validate(StepSpec{}));
   EXPECT_NO_THROW(validate(StepSpec{.units = "5000"}));
 }

@@ -45,6 +45,7 @@ struct StepSpec {
   std::string strategy = "FULL_SHARD";  ///< one of strategy_names()
   std::string units = "automatic";      ///< one of units_names(), or a number
   std::string atom = "element";         ///< one of atom_names()
+  int recompute = 0;                    ///< every n-th block is run again in backward; 0 = none
   int steps = 6;                        ///< the first one warms up and is not measured
   std::string memory_gate;              ///< folder of a MemoryGate; empty = do not stop there
 };

@@ -125,7 +125,9 @@ models::GptOptions gpt_options(const StepShape& shape) {
 
 std::unique_ptr<Trainee> make_trainee(const StepSpec& spec, const comm::Mesh& mesh) {
   torch::manual_seed(kSeed);
-  models::Gpt model(gpt_options(spec.shape));
+  models::GptOptions options = gpt_options(spec.shape);
+  options.recompute_every = spec.recompute;
+  models::Gpt model(options);
   if (!spec.sharded) return std::make_unique<PlainTrainee>(std::move(model));
   return std::make_unique<ShardedTrainee>(std::move(model), spec, mesh);
 }
