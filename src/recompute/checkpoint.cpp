@@ -45,7 +45,9 @@ Tensors checkpoint_tensors(std::function<Tensors(const Tensors&)> run, Tensors i
   }
   if (places.empty()) return outputs;
   frontier.collect(roots);
-  const auto node = std::make_shared<CheckpointNode>(region, frontier);
+  // Long chains of nodes are let go one by one, not each inside the one before.
+  const std::shared_ptr<CheckpointNode> node(new CheckpointNode(region, frontier),
+                                             torch::autograd::deleteNode);
   for (const std::size_t place : places) {
     const at::Tensor own = node->adopt(outputs[place], place, outputs.size());
     outputs[place] = is_view_of_older(outputs[place], frontier) ? own.clone() : own;

@@ -25,6 +25,12 @@ std::int64_t leaf_version(const Edge& edge) {
   return leaf == nullptr ? 0 : version_of(leaf->variable);
 }
 
+std::vector<std::int64_t> leaf_versions(const Frontier& frontier) {
+  std::vector<std::int64_t> versions;
+  for (const Edge& edge : frontier.edges()) versions.push_back(leaf_version(edge));
+  return versions;
+}
+
 bool any_defined(const variable_list& tensors) {
   return std::any_of(tensors.begin(), tensors.end(),
                      [](const at::Tensor& tensor) { return tensor.defined(); });
@@ -32,12 +38,10 @@ bool any_defined(const variable_list& tensors) {
 
 }  // namespace
 
-CheckpointNode::CheckpointNode(std::shared_ptr<const Region> region, Frontier frontier)
+CheckpointNode::CheckpointNode(std::shared_ptr<const Region> region, const Frontier& frontier)
     : Node(edge_list(frontier.edges())),
-      region_(std::move(region)),
-      frontier_(std::move(frontier)) {
-  for (const Edge& edge : frontier_.edges()) leaf_versions_.push_back(leaf_version(edge));
-}
+      kept_(std::make_shared<const Kept>(
+          Kept{std::move(region), frontier, leaf_versions(frontier)})) {}
 
 at::Tensor CheckpointNode::adopt(const at::Tensor& output, std::size_t place, std::size_t count) {
   output_count_ = count;
@@ -48,13 +52,14 @@ at::Tensor CheckpointNode::adopt(const at::Tensor& output, std::size_t place, st
 }
 
 void CheckpointNode::release_variables() {
+  std::shared_ptr<const Kept> gone;  // destroyed without the lock: much may go with it
   const std::lock_guard lock(mutex_);
-  region_ = nullptr;
+  gone.swap(kept_);
 }
 
-std::shared_ptr<const Region> CheckpointNode::region() {
+std::shared_ptr<const CheckpointNode::Kept> CheckpointNode::kept() {
   const std::lock_guard lock(mutex_);
-  if (region_ != nullptr) return region_;
+  if (kept_ != nullptr) return kept_;
   reject(
       "backward came a second time to a region that was let go after the first; pass "
       "retain_graph=true to all backward passes but the last");
@@ -67,15 +72,6 @@ std::vector<std::size_t> CheckpointNode::wanted() const {
     if (task_should_compute_output(i)) places.push_back(i);
   }
   return places;
-}
-
-void CheckpointNode::require_same_leaves() const {
-  for (std::size_t i = 0; i < leaf_versions_.size(); ++i) {
-    if (leaf_version(frontier_.edges()[i]) == leaf_versions_[i]) continue;
-    reject(
-        "a parameter that a region uses was changed in place, for instance by an optimizer step, "
-        "between its forward and its backward, which has to run the region again");
-  }
 }
 
 void CheckpointNode::require_same(const Tensors& outputs) const {
@@ -98,20 +94,25 @@ void CheckpointNode::require_same(const Tensors& outputs) const {
 }
 
 variable_list CheckpointNode::apply(variable_list&& gradients) {
-  const std::shared_ptr<const Region> region = this->region();
+  const std::shared_ptr<const Kept> kept = this->kept();
   variable_list results(num_outputs());
   if (!any_defined(gradients) || wanted().empty()) return results;
-  require_same_leaves();
+  if (leaf_versions(kept->frontier) != kept->leaf_versions) {
+    reject(
+        "a parameter that a region uses was changed in place, for instance by an optimizer step, "
+        "between its forward and its backward, which has to run the region again");
+  }
   const std::uint64_t begin = at::sequence_number::peek();
-  const Tensors outputs = region->run_again();
+  const Tensors outputs = kept->region->run_again();
   require_same(outputs);
-  differentiate(outputs, gradients, begin, results);
+  differentiate(kept->frontier, outputs, gradients, begin, results);
   return results;
 }
 
 // A pass inside the one that called: what the region's operators do to parameters belongs to both.
-void CheckpointNode::differentiate(const Tensors& outputs, const variable_list& gradients,
-                                   std::uint64_t begin, variable_list& results) const {
+void CheckpointNode::differentiate(const Frontier& frontier, const Tensors& outputs,
+                                   const variable_list& gradients, std::uint64_t begin,
+                                   variable_list& results) const {
   edge_list roots;
   variable_list given;
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
@@ -119,7 +120,7 @@ void CheckpointNode::differentiate(const Tensors& outputs, const variable_list& 
     roots.push_back(torch::autograd::impl::gradient_edge(outputs[outputs_[i].place]));
     given.push_back(gradients[i]);
   }
-  const CutGraph graph(frontier_, roots, begin);
+  const CutGraph graph(frontier, roots, begin);
   std::vector<std::size_t> places;
   edge_list ends;
   for (const std::size_t place : wanted()) {

@@ -17,7 +17,7 @@ namespace fullshard::recompute {
 /// computes those gradients by running the region again.
 class CheckpointNode final : public torch::autograd::Node {
  public:
-  CheckpointNode(std::shared_ptr<const Region> region, Frontier frontier);
+  CheckpointNode(std::shared_ptr<const Region> region, const Frontier& frontier);
 
   /// From now on the node's next input is the gradient of outputs[place], of which the result is a
   /// copy without the region's graph. There are `count` outputs.
@@ -33,17 +33,21 @@ class CheckpointNode final : public torch::autograd::Node {
     std::vector<std::int64_t> sizes;
     at::ScalarType dtype;
   };
+  /// What goes when the graph is released.
+  struct Kept {
+    std::shared_ptr<const Region> region;
+    Frontier frontier;
+    std::vector<std::int64_t> leaf_versions;  // of the frontier's leaves; 0 for others
+  };
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
-  std::shared_ptr<const Region> region();
+  std::shared_ptr<const Kept> kept();
   std::vector<std::size_t> wanted() const;
-  void require_same_leaves() const;
   void require_same(const Tensors& outputs) const;
-  void differentiate(const Tensors& outputs, const torch::autograd::variable_list& gradients,
-                     std::uint64_t begin, torch::autograd::variable_list& results) const;
+  void differentiate(const Frontier& frontier, const Tensors& outputs,
+                     const torch::autograd::variable_list& gradients, std::uint64_t begin,
+                     torch::autograd::variable_list& results) const;
 
-  std::shared_ptr<const Region> region_;  // guarded by Node::mutex_; null once it was let go
-  Frontier frontier_;
-  std::vector<std::int64_t> leaf_versions_;  // of the frontier's leaves; 0 for others
+  std::shared_ptr<const Kept> kept_;  // guarded by Node::mutex_; null once it was let go
   std::vector<Output> outputs_;
   std::size_t output_count_ = 0;
 };

@@ -346,6 +346,17 @@ TEST_F(Checkpoint, ForwardAndBackwardInDifferentThreads) {
   EXPECT_TRUE(at::allclose(x.grad(), gradient));
 }
 
+TEST_F(Checkpoint, LongChains) {
+  at::Tensor h = at::ones({1}).requires_grad_();
+  const at::Tensor first = h;
+  for (int i = 0; i < 50'000; ++i) {
+    h = checkpoint(
+        {.preserve_rng_state = false}, [](const at::Tensor& in) { return in + 1; }, h);
+  }
+  h.backward();
+  EXPECT_EQ(first.grad().item<float>(), 1);
+}
+
 TEST_F(Checkpoint, AnExceptionInForwardReachesTheCaller) {
   const auto fail = [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("region"); };
   EXPECT_THROW(checkpoint(fail, x), std::runtime_error);
