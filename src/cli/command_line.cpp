@@ -6,31 +6,26 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
-#include <deque>
 
 #include "cli/bench_parser.h"
 #include "cli/doctor_parser.h"
+#include "cli/field_flags.h"
 #include "cli/help.h"
 #include "cli/parsing.h"
+#include "cli/plan_parser.h"
 #include "fullshard/config/render.h"
-#include "fullshard/config/schema.h"
 
 namespace fullshard::cli {
 namespace {
 
-/// `fullshard train ...`: one CLI11 option for each row of the schema.
+/// `fullshard train ...`
 class TrainParser {
  public:
-  explicit TrainParser(CLI::App& parent) : app_(*parent.add_subcommand("train")) {
+  explicit TrainParser(CLI::App& parent) : app_(*parent.add_subcommand("train")), fields_(app_) {
     prepare(app_, help_);
     app_.add_flag("--print-config", command_.print_config);
     app_.add_flag("--help-markdown", markdown_);
     app_.add_option("config", command_.config_file);
-    for (const config::Field& field : config::schema()) {
-      auto* option = app_.add_option("--" + field.key(), values_.emplace_back());
-      option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-      options_.push_back(option);
-    }
   }
 
   bool chosen() const { return app_.parsed(); }
@@ -39,20 +34,11 @@ class TrainParser {
     if (help_) return ShowText{train_help()};
     if (markdown_) return ShowText{config::markdown_tables()};
     refuse(app_.remaining());
-    for (std::size_t i = 0; i < options_.size(); ++i) {
-      if (options_[i]->count() > 0) add_flag(config::schema()[i].key(), values_[i]);
-    }
+    command_.flags = fields_.given();
     return command_;
   }
 
  private:
-  void add_flag(const std::string& key, const std::string& value) {
-    if (value.starts_with("--") && config::find_field(value.substr(2)) != nullptr) {
-      fail_usage(fmt::format("--{} needs a value; found the option '{}' in its place", key, value));
-    }
-    command_.flags.emplace_back(key, value);
-  }
-
   void refuse(const std::vector<std::string>& extras) const {
     if (extras.empty()) return;
     const auto option = std::ranges::find_if(extras, is_option);
@@ -61,27 +47,16 @@ class TrainParser {
                              extras.front(), command_.config_file));
     }
     const std::string word = without_value(*option);
-    if (word.starts_with("--") && find_near_field(word)) {
-      fail_usage(config::unknown_key(word.substr(2), "--"));
-    }
+    FieldFlags::refuse_near_field(word);
     fail_unknown("option", word, {"--help", "--print-config", "--help-markdown"},
                  "fullshard train --help");
   }
 
-  /// Whether a misspelt option is rather a field than an option without a section.
-  static bool find_near_field(const std::string& word) {
-    const std::string key = word.substr(2);
-    return key.find('.') != std::string::npos ||
-           std::ranges::any_of(config::schema(),
-                               [&](const auto& field) { return field.name == key; });
-  }
-
   CLI::App& app_;
+  FieldFlags fields_;
   bool help_ = false;
   bool markdown_ = false;
   TrainCommand command_;
-  std::deque<std::string> values_;  // a deque: CLI11 keeps references to what it fills
-  std::vector<CLI::Option*> options_;
 };
 
 }  // namespace
@@ -94,6 +69,7 @@ Command parse_command_line(int argc, const char* const* argv) {
   app.add_flag("--version", version);
   TrainParser train(app);
   BenchParser bench(app);
+  PlanParser plan(app);
   DoctorParser doctor(app);
   try {
     app.parse(argc, argv);
@@ -103,13 +79,13 @@ Command parse_command_line(int argc, const char* const* argv) {
   } catch (const CLI::ConversionError& error) {
     const std::string message = error.what();  // "Could not convert: NAME = VALUE"
     const std::size_t colon = message.find(": ");
-    fail_usage(message.substr(colon == std::string::npos ? 0 : colon + 2) +
-               "; expected an integer");
+    fail_usage(message.substr(colon == std::string::npos ? 0 : colon + 2) + "; expected an integer");
   } catch (const CLI::ParseError& error) {
     fail_usage(error.what());
   }
   if (train.chosen()) return train.result();
   if (bench.chosen()) return bench.result(argc, argv);
+  if (plan.chosen()) return plan.result();
   if (doctor.chosen()) return doctor.result();
   if (help) return ShowText{main_help()};
   if (version) return ShowText{version_line()};
@@ -119,7 +95,7 @@ Command parse_command_line(int argc, const char* const* argv) {
     fail_unknown("option", without_value(extras.front()), {"--help", "--version"},
                  "fullshard --help");
   }
-  fail_unknown("command", extras.front(), {"train", "bench", "doctor"}, "fullshard --help");
+  fail_unknown("command", extras.front(), {"train", "bench", "plan", "doctor"}, "fullshard --help");
 }
 
 }  // namespace fullshard::cli

@@ -13,6 +13,7 @@ Fully sharded data-parallel training.
 Commands:
   train    train a language model on text, sharded over the ranks of this host
   bench    measure this build against others
+  plan     choose how to shard a model over machines, with memory and time, without running it
   doctor   find out why a job stands still
 
 Options:
@@ -116,6 +117,63 @@ Gloo in turn, each run as processes of their own; results are checked.
   --sizes LIST         bytes of the whole; default 65536,1048576,8388608,67108864
   --rounds N           rounds, each of one run over shared memory and one over Gloo; default 5
   --json FILE          write everything that was measured
+)";
+}
+
+std::string plan_help() {
+  return R"(Usage: fullshard plan [CONFIG.toml] [--SECTION.FIELD VALUE...] [OPTION...]
+
+Says how a transformer is best trained on given machines: strategy, units, recomputation, what each
+rank and host needs of memory, and how long a step takes; and which configuration that is. Nothing is
+run. Formulas and how far measurements are from them: docs/planning.md.
+
+Without --model it is about the model that 'fullshard train' would train with this configuration
+(see 'fullshard train --help' for the fields), and its batch.
+
+Model:
+  --model NAME        gpt2-124m, gpt2-355m, gpt2-774m, gpt2-xl; vit-b16, vit-l16; or bench-a, bench-b,
+                      bench-c, what 'fullshard bench step' trains
+  --layers N, --dim N, --heads N, --seq N, --mlp-ratio N
+                      override one size of it; --mlp-ratio is the width inside an MLP, in --dim
+  --vocab N           tokens of a decoder, classes of an encoder
+  --kind KIND         decoder (a causal language model) or encoder (a vision transformer)
+  --patch N           side of an encoder's patches in pixels; default 16
+  --untied            the head has a table of its own
+  --batch N           sequences of a rank in one forward; default: the configuration's, or with
+                      --model 1 (bench-a 2, bench-c 4)
+  --micro-batches N   forwards of a rank in one step; default: the configuration's, or 1
+  --precision NAME    fp32, bf16 (with fp32 masters) or fp64; default: the configuration's, or fp32
+
+Machines; what is not given is assumed, and the report says so:
+  --hosts N                  default 1
+  --ranks-per-host N         default job.nproc_per_node, or 8
+  --threads-per-rank N       default job.threads_per_rank, or 1
+  --memory-per-host SIZE     what the job may use, such as 24GiB; default 64GiB
+  --memory-per-rank SIZE     the same for each rank
+  --flops NUMBER             GFLOP/s of a rank in training; default 50 for each thread
+  --host-bandwidth NUMBER    GB/s of memory that all ranks of a host have together; default 25
+  --network-bandwidth NUMBER GB/s that a host sends to others; default 1.25
+  --network-latency NUMBER   microseconds from a host to another; default 50
+  --measured FILE            take --flops and --host-bandwidth from what 'fullshard bench step --json'
+                             has measured
+
+What to consider, comma-separated; default all:
+  --strategy LIST     FULL_SHARD, SHARD_GRAD_OP, SHARD_OPTIMIZER_ONLY, NO_SHARD; on several hosts
+                      HYBRID_SHARD (each holds all parameters) and HYBRID_SHARD_DIVIDED (with
+                      shard_optimizer_over_replicas)
+  --units LIST        what is gathered at once: halves (attention, MLP), blocks, a number of blocks,
+                      or whole (all of the model)
+  --atoms LIST        where parameters may be cut: element (anywhere), heads (between groups of 4 to 8
+                      attention heads, and hidden features of MLPs)
+  --recompute WHEN    blocks computed again in backward: off, on, auto; default auto
+
+Output:
+  --rows N       strategies shown; default 12
+  --json FILE    write everything, all ways to train included
+  -h, --help     show this
+
+Exit codes: 0 something fits, 1 nothing does (it says what takes the memory and what would help), 2 the
+command line or configuration is wrong.
 )";
 }
 

@@ -3,6 +3,7 @@
 #include "cli/bench.h"
 #include "cli/command_line.h"
 #include "cli/doctor.h"
+#include "cli/plan.h"
 #include "cli/train.h"
 #include "fullshard/base/error.h"
 #include "fullshard/base/error_report.h"
@@ -27,6 +28,9 @@ int run(const cli::Command& command) {
   }
   if (const auto* measure = std::get_if<cli::MeasureCollectivesCommand>(&command)) {
     return cli::measure_collectives(*measure);
+  }
+  if (const auto* plan = std::get_if<cli::PlanCommand>(&command)) {
+    return cli::plan(*plan);
   }
   if (const auto* trace = std::get_if<cli::DoctorTraceCommand>(&command)) {
     return cli::doctor_trace(*trace);
