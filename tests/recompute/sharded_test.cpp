@@ -188,42 +188,62 @@ TEST(Recompute, H1_UnderALimit) {
     expect_match_everywhere(
         decoder_problem(),
         {.max_unsharded_bytes = limit, .forward_prefetch = depth, .backward_prefetch = depth},
-        true);
+        /*everywhere=*/depth > 0);
   }
 }
 
-// What one step more costs each unit, once its plan is made.
-std::map<std::string, std::pair<std::int64_t, std::int64_t>> gathers_and_reductions(
-    comm::World& world, const Problem& task, const testing::Passes& passes,
-    const FullyShardOptions& sharding) {
-  constexpr std::int64_t kSteps = 2;
+// What one step costs, once its plan is made.
+struct Cost {
+  std::map<std::string, std::int64_t> gathers;
+  std::map<std::string, std::int64_t> reductions;
+  std::int64_t copied_bytes = 0;  // of gradients
+};
+
+Cost cost_of_step(comm::World& world, const Problem& task, const testing::Passes& passes,
+                  const FullyShardOptions& sharding) {
   const auto model = task.build();
   const auto sharded = shard::fully_shard(model, world.mesh(), sharding);
   const auto optimizer = testing::stock_optimizer(testing::Optimizer::kSgd, sharded.parameters());
+  constexpr std::int64_t kSteps = 4;
   shard::Counters before;
-  for (std::int64_t step = 0; step < 2 + kSteps; ++step) {
-    if (step == 2) before = sharded.counters();
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    before = sharded.counters();
     optimizer->zero_grad();
     passes(*model, testing::rows_of_rank(task.batch(step), world.rank(), world.size()), {});
     optimizer->step();
   }
   const shard::Counters after = sharded.counters();
-  std::map<std::string, std::pair<std::int64_t, std::int64_t>> out;
+  Cost cost;
+  cost.copied_bytes = after.copied_gradient_bytes - before.copied_gradient_bytes;
   for (std::size_t u = 0; u < after.units.size(); ++u) {
     const shard::UnitCounters &now = after.units[u], &then = before.units[u];
-    out[now.name] = {(now.all_gathers - then.all_gathers) / kSteps,
-                     (now.reduce_scatters - then.reduce_scatters) / kSteps};
+    cost.gathers[now.name] = now.all_gathers - then.all_gathers;
+    cost.reductions[now.name] = now.reduce_scatters - then.reduce_scatters;
   }
-  return out;
+  return cost;
+}
+
+void expect_one_reduction(const Cost& cost) {
+  for (const auto& [name, count] : cost.reductions) EXPECT_EQ(count, 1) << name;
 }
 
 void expect_counts(const FullyShardOptions& sharding, Where where, std::int64_t gathers) {
+  SCOPED_TRACE(static_cast<int>(where));
   testing::run_both_ways(2, [&](comm::World& world) {
-    const auto counts = gathers_and_reductions(world, decoder_problem(), training(where), sharding);
-    for (const auto& [name, count] : counts) {
-      EXPECT_EQ(count.first, gathers) << name << " " << static_cast<int>(where);
-      EXPECT_EQ(count.second, 1) << name << " " << static_cast<int>(where);
-    }
+    const Cost cost = cost_of_step(world, decoder_problem(), training(where), sharding);
+    for (const auto& [name, count] : cost.gathers) EXPECT_EQ(count, gathers) << name;
+    expect_one_reduction(cost);
+  });
+}
+
+TEST(Recompute, GradientsAreMadeWhereOtherRanksReadThem) {
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto copied = [&](Where where) {
+      return cost_of_step(world, decoder_problem(), training(where), {.auto_wrap_policy = kBlocks})
+          .copied_bytes;
+    };
+    const std::int64_t plainly = copied(Where::kNowhere);
+    for (const Where where : kEverywhere) EXPECT_EQ(copied(where), plainly);
   });
 }
 
@@ -264,10 +284,8 @@ TEST(Recompute, H6_OneEncoderForTwoCrops) {
     testing::expect_passes_give(expected, task, two_crops(where),
                                 {.sharding = {.auto_wrap_policy = kBlocks}, .everywhere = true});
     testing::run_both_ways(2, [&](comm::World& world) {
-      for (const auto& [name, count] :
-           gathers_and_reductions(world, task, two_crops(where), {.auto_wrap_policy = kBlocks})) {
-        EXPECT_EQ(count.second, 1) << name;
-      }
+      expect_one_reduction(
+          cost_of_step(world, task, two_crops(where), {.auto_wrap_policy = kBlocks}));
     });
   }
 }

@@ -31,8 +31,9 @@ using Tensors = std::vector<at::Tensor>;
 /// The region runs again later, so it must
 ///   - own what it uses: capture by value, modules by their shared pointer or holder;
 ///   - do the same both times: other outputs, or parameters and older tensors that it did not use
-///     the first time, throw base::Error(kMisuse) out of backward. State that it changes, as
-///     BatchNorm's running statistics, it changes twice;
+///     the first time, throw base::Error(kMisuse) out of backward; so do leaf tensors with
+///     gradients that it makes itself. State that it changes, as BatchNorm's running statistics, it
+///     changes twice;
 ///   - leave its inputs as they are, and so must everybody until backward: kMisuse otherwise, for
 ///     inputs and for parameters. Other captured tensors are not watched.
 /// Tensors of which another thread made the history must be inputs, not captured.
