@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <shared_mutex>
 #include <utility>
 
 #include "fullshard/base/check.h"
@@ -31,12 +32,62 @@ std::int64_t made_capacity(std::int64_t parameter_bytes) {
 
 thread_local std::weak_ptr<StepMemory> current;
 
+// The allocator that was there before.
+c10::Allocator& system_allocator() {
+  static c10::Allocator& first = *c10::GetCPUAllocator();
+  return first;
+}
+
+// Which StepMemory an address belongs to. Memory is returned by its address alone, because oneDNN
+// takes its scratch by raw_allocate(), which knows no more.
+class Rows {
+ public:
+  void add(const std::byte* begin, std::int64_t bytes, StepMemory& memory) {
+    const std::lock_guard lock(mutex_);
+    rows_.push_back({begin, begin + bytes, &memory});
+  }
+
+  void remove(const StepMemory& memory) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(rows_, [&](const Row& row) { return row.memory == &memory; });
+  }
+
+  /// Null for memory of none. What is handed out keeps its owner alive.
+  StepMemory* owner_of(const void* data) {
+    const auto* byte = static_cast<const std::byte*>(data);
+    const std::shared_lock lock(mutex_);
+    for (const Row& row : rows_) {
+      if (byte >= row.begin && byte < row.end) return row.memory;
+    }
+    return nullptr;
+  }
+
+ private:
+  struct Row {
+    const std::byte* begin;
+    const std::byte* end;
+    StepMemory* memory;
+  };
+  std::shared_mutex mutex_;
+  std::vector<Row> rows_;
+};
+
+// Never destroyed: there may be tensors that are returned later than that.
+Rows& rows() {
+  static Rows& all = *new Rows;
+  return all;
+}
+
+void return_made(void* data) { FULLSHARD_CHECK(StepMemory::try_return(data)); }
+
+void return_any(void* data) {
+  if (!StepMemory::try_return(data)) system_allocator().raw_deleter()(data);
+}
+
 // Stands in front of libtorch's allocator for CPU tensors. Autograd makes a gradient in whatever
 // memory the allocator gives it; this is the only place where that can be chosen.
 class StepAllocator final : public c10::Allocator {
  public:
-  explicit StepAllocator(c10::Allocator& next) : next_(next) {}
-
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes >= kSmallest) {
       if (const auto memory = current.lock()) {
@@ -44,35 +95,26 @@ class StepAllocator final : public c10::Allocator {
         if (c10::DataPtr made = memory->try_make(bytes, in_backward)) return made;
       }
     }
-    return next_.allocate(bytes);
+    return system_allocator().allocate(bytes);
   }
 
-  // Holds for what the next allocator gives. Raw allocation is not used for tensors.
-  c10::DeleterFnPtr raw_deleter() const override { return next_.raw_deleter(); }
+  c10::DeleterFnPtr raw_deleter() const override { return &return_any; }
 
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    next_.copy_data(to, from, bytes);
+    system_allocator().copy_data(to, from, bytes);
   }
-
- private:
-  c10::Allocator& next_;
 };
 
-// With the paging fallback, the second registration that concerns the whole process. It has no
-// state of its own and does nothing in threads that train no sharded model.
+// With the paging fallback, the second registration that concerns the whole process. It does
+// nothing in threads that train no sharded model.
 const bool registered = [] {
-  static StepAllocator allocator(*c10::GetCPUAllocator());
+  system_allocator();
+  static StepAllocator allocator;
   c10::SetCPUAllocator(&allocator);
   return true;
 }();
 
 }  // namespace
-
-struct StepMemory::Block {
-  std::shared_ptr<StepMemory> memory;
-  Arena* arena;
-  std::int64_t offset;
-};
 
 std::shared_ptr<StepMemory> StepMemory::make(comm::Group& group,
                                              const std::vector<FlatUnit>& units) {
@@ -104,14 +146,12 @@ StepMemory::StepMemory(comm::Group& group, const std::vector<FlatUnit>& units)
   const std::size_t blocks = kUsualActivations + 2 * parameters;
   made_ = Arena(made_bytes_, blocks);
   copies_ = Arena(copy_bytes, parameters);
-  for (std::size_t i = 0; i < blocks; ++i) spare_.push_back(new Block);
   segment_ = group.allocate_shared(static_cast<std::size_t>(row_ * group.size()),
                                    "activations and gradients");
+  rows().add(at(rank_, 0), row_, *this);
 }
 
-StepMemory::~StepMemory() {
-  for (Block* block : spare_) delete block;
-}
+StepMemory::~StepMemory() { rows().remove(*this); }
 
 bool StepMemory::is_gradient_size(std::size_t bytes) const {
   return std::binary_search(sizes_.begin(), sizes_.end(), bytes);
@@ -144,20 +184,27 @@ c10::DataPtr StepMemory::take(Arena& arena, std::int64_t base, std::int64_t byte
   const std::lock_guard lock(mutex_);
   const std::int64_t offset = arena.allocate(bytes);
   if (offset == -1) return {};
-  if (spare_.empty()) spare_.push_back(new Block);
-  Block* block = spare_.back();
-  spare_.pop_back();
-  *block = {shared_from_this(), &arena, offset};
-  void* memory = segment_->data() + rank_ * row_ + base + offset;
-  return {memory, block, &give_back, at::kCPU};
+  if (taken_++ == 0) self_ = shared_from_this();
+  void* memory = at(rank_, base + offset);
+  return {memory, memory, &return_made, at::kCPU};
 }
 
-void StepMemory::give_back(void* data) {
-  auto* block = static_cast<Block*>(data);
-  const std::shared_ptr<StepMemory> memory = std::move(block->memory);
-  const std::lock_guard lock(memory->mutex_);
-  block->arena->free(block->offset);
-  memory->spare_.push_back(block);
+bool StepMemory::try_return(void* data) {
+  StepMemory* memory = rows().owner_of(data);
+  if (memory != nullptr) memory->give_back(static_cast<const std::byte*>(data));
+  return memory != nullptr;
+}
+
+void StepMemory::give_back(const std::byte* data) {
+  std::shared_ptr<StepMemory> last;  // let go of after the lock
+  const std::lock_guard lock(mutex_);
+  const std::int64_t offset = data - at(rank_, 0);
+  if (offset < made_bytes_) {
+    made_.free(offset);
+  } else {
+    copies_.free(offset - made_bytes_);
+  }
+  if (--taken_ == 0) last = std::move(self_);
 }
 
 void StepMemory::trim() {

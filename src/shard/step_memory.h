@@ -51,15 +51,17 @@ class StepMemory : public std::enable_shared_from_this<StepMemory> {
     return segment_->data() + rank * row_ + offset;
   }
 
+  /// Returns what any StepMemory of this process has handed out; false for other memory.
+  static bool try_return(void* data);
+
   /// Ends a step: gives pages back to the system that the last two steps have not needed.
   void trim();
 
  private:
-  struct Block;
   StepMemory(comm::Group& group, const std::vector<FlatUnit>& units);
   bool is_gradient_size(std::size_t bytes) const;
   c10::DataPtr take(Arena& arena, std::int64_t base, std::int64_t bytes);
-  static void give_back(void* block);
+  void give_back(const std::byte* data);
 
   std::vector<std::size_t> sizes_;  // of gradients, ascending
   std::int64_t made_bytes_ = 0;     // of a row for what is made in place; copies follow
@@ -71,8 +73,9 @@ class StepMemory : public std::enable_shared_from_this<StepMemory> {
   Arena made_{0};
   Arena copies_{0};
   std::int64_t last_high_water_ = 0;
-  std::int64_t touched_ = 0;  // pages above have never been used, or were given back
-  std::vector<Block*> spare_;
+  std::int64_t touched_ = 0;          // pages above have never been used, or were given back
+  std::int64_t taken_ = 0;            // what was handed out and is not returned
+  std::shared_ptr<StepMemory> self_;  // while there is any
 };
 
 /// From now on, large tensors and gradients that this thread makes are placed in `memory`, as long

@@ -1,7 +1,9 @@
 #include "shard/step_memory.h"
 
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <thread>
 
 #include "fullshard/comm/world.h"
@@ -37,6 +39,26 @@ TEST(StepMemory, GradientsAreMadeWhereOthersReadThem) {
       }
     });
   }
+}
+
+// As oneDNN takes memory for its scratch.
+TEST(StepMemory, IsTakenAndReturnedRaw) {
+  comm::run_as_threads(2, [](comm::World& world) {
+    const auto task = testing::gpt_problem(96, 48, 1);
+    const auto model = task.build();
+    const auto sharded = fully_shard(model, world.mesh());
+    const auto batch = testing::rows_of_rank(task.batch(0), world.rank(), world.size());
+    const at::Tensor loss = model->loss(batch.x, batch.y);  // of a step that goes on
+    auto& allocator = *c10::GetCPUAllocator();
+    std::vector<void*> taken;
+    for (const std::size_t bytes : {std::size_t{8}, std::size_t{1} << 20, std::size_t{3} << 20}) {
+      taken.push_back(allocator.raw_allocate(bytes));
+      std::memset(taken.back(), 1, bytes);
+    }
+    for (void* data : taken) allocator.raw_deallocate(data);
+    EXPECT_EQ(allocator.raw_allocate(1 << 20), taken[1]) << "its memory was not returned";
+    allocator.raw_deallocate(taken[1]);
+  });
 }
 
 struct OneLayer : testing::Model {
