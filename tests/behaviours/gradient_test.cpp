@@ -53,6 +53,25 @@ TEST_P(Clipping, F1_OneNormOverAllRanks) {
   });
 }
 
+struct Table : testing::Model {
+  Table() { weight = register_parameter("weight", at::zeros({1 << 22})); }
+  at::Tensor loss(const at::Tensor& x, const at::Tensor&) override { return (weight * x).sum(); }
+  at::Tensor weight;
+};
+
+// Squares of fp32, added up in fp32, would be wrong in the fourth digit.
+TEST(GradientNorm, OfMillionsOfElementsIsPrecise) {
+  comm::run_as_threads(2, [](comm::World& world) {
+    const auto model = std::make_shared<Table>();
+    const auto sharded =
+        fully_shard(std::static_pointer_cast<torch::nn::Module>(model), world.mesh());
+    const at::Tensor x = at::linspace(0.1, 0.3, 1 << 22);
+    model->loss(x, {}).backward();
+    const double expected = x.to(at::kDouble).norm().item<double>();
+    EXPECT_NEAR(sharded.grad_norm() / expected, 1, 1e-6);
+  });
+}
+
 // The gradient that unsharded training would have after `steps` batches, flattened, by name.
 StateDict accumulated(const testing::Problem& task, int steps) {
   const auto plain = task.build();
