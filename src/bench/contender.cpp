@@ -36,17 +36,16 @@ constexpr const char* kRunFlushed =
     "sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0])); "
     "runpy.run_path(sys.argv[0], run_name='__main__')";
 
-/// The peer's flags for the shape; `batch` sequences a process.
-std::vector<std::string> peer_flags(const StepShape& shape, std::int64_t batch, int steps) {
-  const std::pair<const char*, std::int64_t> values[] = {
-      {"--layers", shape.layers}, {"--dim", shape.dim}, {"--heads", shape.heads},
-      {"--vocab", shape.vocab},   {"--seq", shape.seq}, {"--batch", batch},
-      {"--steps", steps}};
+/// The peer's flags for the shape; `batch` rows a process.
+std::vector<std::string> peer_flags(StepShape shape, std::int64_t batch, int steps) {
+  shape.batch = batch;
   std::vector<std::string> flags;
-  for (const auto& [name, value] : values) {
-    flags.emplace_back(name);
-    flags.push_back(fmt::format("{}", value));
+  if (shape.model != "gpt") flags = {"--model", shape.model};
+  for (const ShapeSize& size : sizes_of(shape.model)) {
+    flags.push_back(fmt::format("--{}", size.name));
+    flags.push_back(fmt::format("{}", shape.*size.field));
   }
+  flags.insert(flags.end(), {"--steps", fmt::format("{}", steps)});
   return flags;
 }
 

@@ -165,7 +165,8 @@ class StepBench {
     StepRun run{.result = parse_step_result(end.output, fmt::format("'{}'", contender.name)),
                 .wall_seconds = end.wall_seconds,
                 .others_share = others_share(busy, end, report_.machine.cpus)};
-    progress_.finish(fmt::format("{:.1f} tokens/s", run.result.tokens_per_second));
+    progress_.finish(
+        fmt::format("{:.1f} {}/s", run.result.tokens_per_second, counted(options().spec.shape)));
     report_.measured[which].runs.push_back(std::move(run));
   }
 

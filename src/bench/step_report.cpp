@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
+#include <string_view>
 
 #include "bench/contender.h"
 #include "bench/table.h"
@@ -15,9 +17,11 @@ namespace {
 
 using Row = std::vector<std::string>;
 
+constexpr std::string_view kRate = "tokens/s";
+
 /// A column of one of the tables. An empty cell means that the contender does not tell.
 struct Column {
-  const char* heading;
+  std::string_view heading;
   const char* meaning;
   std::function<std::string(const StepReport&, const Measured&)> cell;
 };
@@ -80,14 +84,32 @@ std::string others_cell(const Measured& contender) {
   return percent(most.others_share);
 }
 
+const std::vector<std::int64_t>* owned_by_rank(const Measured& contender) {
+  const StepDetails* details = details_of(contender);
+  if (!details || !details->counters || details->counters->owned_bytes.empty()) return nullptr;
+  return &details->counters->owned_bytes;
+}
+
+std::string most_owned_cell(const Measured& contender) {
+  const auto* owned = owned_by_rank(contender);
+  return owned ? mebibytes(std::ranges::max(*owned)) : "";
+}
+
+std::string uneven_cell(const Measured& contender) {
+  const auto ratio = unevenness(contender);
+  return ratio ? fmt::format("{:.2f} x", *ratio) : "";
+}
+
 std::string memory_cell(const Measured& contender, std::int64_t bytes) {
   return contender.memory ? mebibytes(bytes) : "";
 }
 
 const std::vector<Column>& speed_columns() {
   static const std::vector<Column> kColumns = {
-      {"tokens/s",
-       "tokens of the global batch over step time: median (lowest-highest) of the rounds",
+      {kRate,
+       "tokens of the global batch over step time: median (lowest-highest) of the rounds; of "
+       "models "
+       "for images, images/s",
        [](const auto&, const auto& c) { return speed_cell(c); }},
       {"step ms", "one training step, from all ranks' start until the slowest has ended",
        [](const auto&, const auto& c) { return milliseconds(c, &StepResult::step_seconds); }},
@@ -126,6 +148,10 @@ const std::vector<Column>& memory_columns() {
        [](const auto&, const auto& c) {
          return counter_cell(c, &StepCounters::peak_unsharded_bytes);
        }},
+      {"owned", "MiB of parameters that the rank owns which owns most",
+       [](const auto&, const auto& c) { return most_owned_cell(c); }},
+      {"uneven", "that as a multiple of what ranks own on average",
+       [](const auto&, const auto& c) { return uneven_cell(c); }},
       {"unreduced", "MiB of whole gradients held at once on a rank, most",
        [](const auto&, const auto& c) {
          return counter_cell(c, &StepCounters::peak_unreduced_gradient_bytes);
@@ -133,10 +159,17 @@ const std::vector<Column>& memory_columns() {
   return kColumns;
 }
 
+std::string rate_unit(const StepReport& report) {
+  return fmt::format("{}/s", counted(report.options.spec.shape));
+}
+
 std::string table(const StepReport& report, const char* heading,
                   const std::vector<Column>& columns) {
   std::vector<Row> rows = {{heading}};
-  for (const Column& column : columns) rows.front().emplace_back(column.heading);
+  for (const Column& column : columns) {
+    rows.front().push_back(column.heading == kRate ? rate_unit(report)
+                                                   : std::string(column.heading));
+  }
   for (const Measured& contender : report.measured) {
     Row& row = rows.emplace_back(Row{contender.name});
     for (const Column& column : columns) {
@@ -193,17 +226,24 @@ std::string rounds(const StepReport& report) {
   return made == 1 ? "1 round" : fmt::format("{} rounds", made);
 }
 
+std::string sizes(const StepShape& shape) {
+  const std::string row = counted(shape) == std::string_view("tokens")
+                              ? fmt::format("seq {}", shape.seq)
+                              : fmt::format("images of {} x {}", shape.image, shape.image);
+  return fmt::format("{}, batch {} a rank", row, shape.batch);
+}
+
 std::string heading(const StepReport& report) {
   const StepSpec& spec = report.options.spec;
   const Machine& machine = report.machine;
   const StepDetails* details = details_of(find(report, kPlain));
   return fmt::format(
-      "Training step, shape {}: {}, seq {}, batch {} a rank; {} x {} thread{}, {}, units {}, "
+      "Training step, {}, shape {}: {}, {}; {} x {} thread{}, {}, units {}, "
       "atoms {}\n"
       "{}, each contender once a round, {} steps each, the first one to warm up\n"
       "{}, {} of {} CPUs usable, load {:.2f} at the start; libtorch {}\n",
-      report.options.shape_name, parameter_count(details->parameters), spec.shape.seq,
-      spec.shape.batch, spec.ranks == 1 ? "1 rank" : fmt::format("{} ranks", spec.ranks),
+      spec.shape.model, report.options.shape_name, parameter_count(details->parameters),
+      sizes(spec.shape), spec.ranks == 1 ? "1 rank" : fmt::format("{} ranks", spec.ranks),
       spec.threads, spec.threads == 1 ? "" : "s", spec.strategy, report.options.units.front(),
       report.options.atoms.front(), rounds(report), spec.steps, machine.cpu, machine.usable_cpus,
       machine.cpus, machine.load[0], details->torch);
@@ -260,6 +300,13 @@ std::optional<double> memory_ratio(const StepReport& report, const Measured& con
   if (!contender.memory || !plain.memory || plain.memory->above_base() <= 0) return std::nullopt;
   return static_cast<double>(contender.memory->above_base()) /
          static_cast<double>(plain.memory->above_base());
+}
+
+std::optional<double> unevenness(const Measured& contender) {
+  const auto* owned = owned_by_rank(contender);
+  if (owned == nullptr) return std::nullopt;
+  const auto sum = static_cast<double>(std::reduce(owned->begin(), owned->end()));
+  return static_cast<double>(std::ranges::max(*owned) * std::ssize(*owned)) / sum;
 }
 
 std::optional<double> exposed_share(const Measured& contender) {

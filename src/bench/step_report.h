@@ -47,6 +47,10 @@ std::vector<SpeedRatio> speed_ratios(const StepReport& report);
 /// measured.
 std::optional<double> memory_ratio(const StepReport& report, const Measured& contender);
 
+/// Bytes of parameters that the rank owns which owns most, as a multiple of the mean; nothing for
+/// contenders that do not tell.
+std::optional<double> unevenness(const Measured& contender);
+
 /// Time in which ranks waited for one another or reduced gradients, as a share of the step: median
 /// over the runs; nothing for contenders that do not tell.
 std::optional<double> exposed_share(const Measured& contender);

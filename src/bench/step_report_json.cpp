@@ -59,6 +59,7 @@ Json json_of(const StepReport& report, const Measured& contender) {
   }
   Json json = {{"name", contender.name}, {"tokens_per_second", json_of(spread(speeds))}};
   if (const auto share = exposed_share(contender)) json["exposed_share"] = *share;
+  if (const auto ratio = unevenness(contender)) json["owned_most_of_mean"] = *ratio;
   json["failed_runs"] = contender.failed_runs;
   if (contender.memory) json["memory"] = memory_json(report, contender);
   json["runs"] = std::move(runs);

@@ -20,6 +20,7 @@ Json json_of(const StepCounters& counters) {
   }
   return {{"exposed_s", counters.exposed_seconds},
           {"reduction_s", counters.reduction_seconds},
+          {"owned_bytes", counters.owned_bytes},
           {"units", std::move(units)},
           {"peak_unsharded_bytes", counters.peak_unsharded_bytes},
           {"peak_unreduced_gradient_bytes", counters.peak_unreduced_gradient_bytes}};
@@ -34,6 +35,7 @@ StepCounters counters_of(const Json& json) {
           .reduction_seconds = json.at("reduction_s"),
           .peak_unsharded_bytes = json.at("peak_unsharded_bytes"),
           .peak_unreduced_gradient_bytes = json.at("peak_unreduced_gradient_bytes"),
+          .owned_bytes = json.at("owned_bytes"),
           .units = std::move(units)};
 }
 

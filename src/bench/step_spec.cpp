@@ -6,13 +6,14 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
-#include <utility>
 
+#include "bench/refuse.h"
 #include "fullshard/base/error.h"
 
 namespace fullshard::bench {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepShape, layers, dim, heads, vocab, seq, batch)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepShape, model, layers, dim, heads, vocab, seq, image, patch,
+                                   classes, batch)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSpec, shape, sharded, ranks, threads, strategy, units, atom,
                                    recompute, steps, memory_gate)
 
@@ -20,45 +21,7 @@ namespace {
 
 constexpr int kMostRanks = 1024;
 
-const std::vector<std::pair<std::string, StepShape>>& shapes() {
-  static const std::vector<std::pair<std::string, StepShape>> kShapes = {
-      {"a", {.layers = 12, .dim = 768, .heads = 12, .vocab = 50304, .seq = 256, .batch = 2}},
-      {"b", {.layers = 12, .dim = 768, .heads = 12, .vocab = 50304, .seq = 128, .batch = 1}},
-      {"c", {.layers = 6, .dim = 384, .heads = 6, .vocab = 256, .seq = 256, .batch = 4}}};
-  return kShapes;
-}
-
-[[noreturn]] void reject(const std::string& message) {
-  throw base::Error(base::ErrorCode::kUsage, message);
-}
-
-void require(const char* flag, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value >= low && value <= high) return;
-  reject(fmt::format("--{}: found {}; expected an integer from {} to {}", flag, value, low, high));
-}
-
-void require_one_of(const char* flag, const std::string& value,
-                    const std::vector<std::string>& known) {
-  if (std::ranges::find(known, value) != known.end()) return;
-  reject(
-      fmt::format("--{}: found \"{}\"; expected one of {}", flag, value, fmt::join(known, ", ")));
-}
-
 }  // namespace
-
-StepShape named_shape(std::string_view name) {
-  for (const auto& [known, shape] : shapes()) {
-    if (known == name) return shape;
-  }
-  reject(fmt::format("--shape: found \"{}\"; expected one of {}", name,
-                     fmt::join(shape_names(), ", ")));
-}
-
-std::vector<std::string> shape_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, shape] : shapes()) names.push_back(name);
-  return names;
-}
 
 std::vector<std::string> strategy_names() {
   return {"FULL_SHARD", "SHARD_GRAD_OP", "SHARD_OPTIMIZER_ONLY", "NO_SHARD"};
@@ -66,7 +29,7 @@ std::vector<std::string> strategy_names() {
 
 std::vector<std::string> units_names() { return {"automatic", "blocks", "whole"}; }
 
-std::vector<std::string> atom_names() { return {"element", "row", "parameter", "unit"}; }
+std::vector<std::string> atom_names() { return {"element", "row", "parameter", "unit", "heads"}; }
 
 std::int64_t least_unit(std::string_view units) {
   std::int64_t number = 0;
@@ -81,27 +44,25 @@ int threads_per_process(const StepSpec& spec) {
 }
 
 void validate(const StepSpec& spec) {
-  constexpr std::int64_t kLarge = 1 << 24;
-  require("layers", spec.shape.layers, 1, kLarge);
-  require("dim", spec.shape.dim, 1, kLarge);
-  require("heads", spec.shape.heads, 1, kLarge);
-  require("vocab", spec.shape.vocab, 1, kLarge);
-  require("seq", spec.shape.seq, 1, kLarge);
-  require("batch", spec.shape.batch, 1, kLarge);
-  require("ranks", spec.ranks, 1, kMostRanks);
-  require("threads-per-rank", spec.threads, 1, kMostRanks);
-  require("steps", spec.steps, 2, kLarge);
-  require("recompute", spec.recompute, 0, spec.shape.layers);
-  if (spec.shape.dim % spec.shape.heads != 0) {
-    reject(fmt::format("--heads: found {}; expected a divisor of --dim {}", spec.shape.heads,
-                       spec.shape.dim));
+  constexpr int kMostSteps = 1 << 24;
+  validate(spec.shape);
+  require_between("ranks", spec.ranks, 1, kMostRanks);
+  require_between("threads-per-rank", spec.threads, 1, kMostRanks);
+  require_between("steps", spec.steps, 2, kMostSteps);
+  require_between("recompute", spec.recompute, 0, spec.shape.layers);
+  if (spec.recompute > 0 && spec.shape.model != "gpt") {
+    refuse(fmt::format("--recompute: found {}; expected 0 for a {}", spec.recompute,
+                       spec.shape.model));
   }
   require_one_of("strategy", spec.strategy, strategy_names());
   require_one_of("atoms", spec.atom, atom_names());
+  if (spec.atom == "heads" && spec.shape.model == "resnet") {
+    refuse("--atoms: a resnet has no heads");
+  }
   if (least_unit(spec.units) > 0) return;
   const std::vector<std::string> words = units_names();
   if (std::ranges::find(words, spec.units) != words.end()) return;
-  reject(fmt::format("--units: found \"{}\"; expected {} or a number of parameters, 1 or more",
+  refuse(fmt::format("--units: found \"{}\"; expected {} or a number of parameters, 1 or more",
                      spec.units, fmt::join(words, ", ")));
 }
 

@@ -50,12 +50,11 @@ void BenchParser::add_collectives() {
 void BenchParser::add_step() {
   step_ = bench_->add_subcommand("step");
   prepare(*step_, step_help_);
-  options_.shape_name = "c";
+  step_->add_option("--model", options_.spec.shape.model);
   step_->add_option("--shape", options_.shape_name);
-  const std::pair<const char*, std::optional<std::int64_t>*> sizes[] = {
-      {"--layers", &layers_}, {"--dim", &dim_}, {"--heads", &heads_},
-      {"--vocab", &vocab_},   {"--seq", &seq_}, {"--batch", &batch_}};
-  for (const auto& [name, value] : sizes) step_->add_option(name, *value);
+  for (const bench::ShapeSize& size : bench::shape_sizes()) {
+    step_->add_option(fmt::format("--{}", size.name), sizes_[size.name]);
+  }
   step_->add_option("--ranks", options_.spec.ranks);
   step_->add_option("--threads-per-rank", options_.spec.threads);
   step_->add_flag("--one-rank", one_rank_);
@@ -83,19 +82,28 @@ void BenchParser::refuse_extras(const CLI::App& app, const char* help) {
   fail_usage(fmt::format("unexpected argument '{}'; see '{}'", extras.front(), help));
 }
 
+/// Whether it has changed anything.
+bool BenchParser::override_sizes(bench::StepShape& shape) const {
+  const std::vector<bench::ShapeSize> known = bench::sizes_of(shape.model);
+  bool changed = false;
+  for (const bench::ShapeSize& size : bench::shape_sizes()) {
+    const std::optional<std::int64_t>& given = sizes_.at(size.name);
+    if (!given) continue;
+    if (std::ranges::find(known, size.field, &bench::ShapeSize::field) == known.end()) {
+      fail_usage(fmt::format("--{}: the model {} has no such size", size.name, shape.model));
+    }
+    changed = changed || *given != shape.*size.field;
+    shape.*size.field = *given;
+  }
+  return changed;
+}
+
 BenchStepCommand BenchParser::step_command(int argc, const char* const* argv) const {
   bench::StepBenchOptions options = options_;
-  options.spec.shape = bench::named_shape(options.shape_name);
-  bench::StepShape& shape = options.spec.shape;
-  const std::pair<std::int64_t&, const std::optional<std::int64_t>&> sizes[] = {
-      {shape.layers, layers_}, {shape.dim, dim_}, {shape.heads, heads_},
-      {shape.vocab, vocab_},   {shape.seq, seq_}, {shape.batch, batch_}};
-  bool changed = false;
-  for (const auto& [size, given] : sizes) {
-    changed = changed || (given && *given != size);
-    size = given.value_or(size);
-  }
-  if (changed) options.shape_name += ", changed";
+  const std::string model = options.spec.shape.model;
+  if (options.shape_name.empty()) options.shape_name = bench::usual_shape(model);
+  options.spec.shape = bench::named_shape(model, options.shape_name);
+  if (override_sizes(options.spec.shape)) options.shape_name += ", changed";
   if (options.spec.recompute > 0) options.shape_name += ", recomputing";
   if (one_rank_) options.spec.ranks = options.spec.threads = 1;
   options.memory = !no_memory_;

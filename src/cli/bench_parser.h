@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -26,6 +27,7 @@ class BenchParser {
   void add_step();
   void add_collectives();
   static void refuse_extras(const CLI::App& app, const char* help);
+  bool override_sizes(bench::StepShape& shape) const;
   BenchStepCommand step_command(int argc, const char* const* argv) const;
 
   CLI::App* bench_;
@@ -37,7 +39,7 @@ class BenchParser {
   bool step_help_ = false;
   bool one_rank_ = false;
   bool no_memory_ = false;
-  std::optional<std::int64_t> layers_, dim_, heads_, vocab_, seq_, batch_;
+  std::map<std::string, std::optional<std::int64_t>> sizes_;  ///< by the names of shape_sizes()
   bench::StepBenchOptions options_;
   std::string measured_spec_;
   bool collectives_help_ = false;

@@ -55,16 +55,26 @@ Benchmarks:
 std::string bench_step_help() {
   return R"(Usage: fullshard bench step [OPTION...]
 
-Measures training steps of a GPT with a tied head, in rounds. Each round runs, one after another:
-plain training, unsharded in one process with all threads on the whole global batch; the same
-sharded; and, with --peer, a program to compare with. Losses and gradients of plain and sharded
-training are compared, and nothing is reported unless they agree.
+Measures training steps of a model, in rounds. Each round runs, one after another: plain training,
+unsharded in one process with all threads on the whole global batch; the same sharded; and, with
+--peer, a program to compare with. Losses and gradients of plain and sharded training are compared,
+and nothing is reported unless they agree.
 
-Shape:
-  --shape NAME    a: GPT-2 124M, sequences of 256 tokens, 2 a rank; b: the same, 128, 1 a rank;
-                  c: 10.8M parameters, 256, 4 a rank; default c
-  --layers N, --dim N, --heads N, --vocab N, --seq N, --batch N
-                  override one size of it; --batch is sequences a rank
+Model:
+  --model NAME    gpt, with a tied head; resnet, on images; bert, which learns masked tokens; vit,
+                  on images; default gpt. A resnet normalises by the statistics of each rank's own
+                  images; plain training does so too, with the images of each rank in turn
+  --shape NAME    of a gpt     a: GPT-2 124M, sequences of 256 tokens, 2 a rank; b: the same, 128,
+                               1 a rank; c (default): 10.8M parameters, 256, 4 a rank
+                  of a resnet  18 (default): ResNet-18, 10 classes, 32 x 32 pixels, 16 a rank;
+                               50: ResNet-50, 1,000 classes, 224 x 224, 4 a rank
+                  of a bert    small (default): 6 layers of width 384, 128 tokens, 4 a rank;
+                               base: BERT-base, 128, 4 a rank
+                  of a vit     small (default): 6 layers of width 384, 100 classes, 64 x 64 pixels
+                               in patches of 8, 8 a rank; base: ViT-B/16, 224 x 224, 2 a rank
+  --layers N, --dim N, --heads N, --vocab N, --seq N, --image N, --patch N, --classes N, --batch N
+                  override one size of it, if the model has it; --batch is sequences or images a
+                  rank, --layers of a resnet 18, 34 or 50
 
 Job:
   --ranks N               ranks of the sharded training; default 2
@@ -76,11 +86,12 @@ Job:
                           the model), or a number of parameters that a unit has at least; default
                           automatic
   --atoms LIST            where parameters may be cut between ranks: element (anywhere), row,
-                          parameter or unit (each whole on one rank); default element
+                          parameter or unit (each whole on one rank), heads (attention between
+                          groups of 4, MLPs by rows and columns); default element
                           Of several, comma-separated, each is measured, and the tables compare
                           the first of both lists with the others
-  --recompute N           activation checkpointing of every N-th layer, of 1 all, in plain and
-                          sharded training (not in a peer); default 0, of none
+  --recompute N           activation checkpointing of every N-th layer of a gpt, of 1 all, in
+                          plain and sharded training (not in a peer); default 0, of none
 
 Measurement:
   --pairs N       rounds; default 5
@@ -90,7 +101,8 @@ Measurement:
 
 Peer:
   --peer SCRIPT           Python script, run by torch.distributed.run as one process a rank, with
-                          --mode, --layers, --dim, --heads, --vocab, --seq, --batch and --steps;
+                          --mode, --layers, --dim, --heads, --vocab, --seq, --batch and --steps
+                          (of another model than gpt --model and its sizes instead);
                           prints a line of JSON with tok_s, step_s and loss
   --peer-python PYTHON    the Python to run it with
   --peer-modes LIST       comma-separated; default fsdp2,fsdp1,ddp. 'single' is run as one process

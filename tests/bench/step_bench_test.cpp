@@ -46,7 +46,7 @@ step = 0.2 if spec["sharded"] else 0.1
 loss = 5.5 if fault != "differs" or not spec["sharded"] else 5.6
 details = dict(losses=[6.0] * (spec["steps"] - 1) + [loss], steps_s=[step] * spec["steps"], grad_norm=2.0,
                parameters=123, torch="2.11.0")
-if spec["sharded"]: details["counters"] = dict(exposed_s=0.01, peak_unsharded_bytes=1, peak_unreduced_gradient_bytes=1, reduction_s=0.005, units=[])
+if spec["sharded"]: details["counters"] = dict(exposed_s=0.01, peak_unsharded_bytes=1, peak_unreduced_gradient_bytes=1, reduction_s=0.005, owned_bytes=[3, 1], units=[])
 print(json.dumps(dict(step_s=step, tok_s=100 / step, loss=loss, fwd=0.1, bwd=0.1, opt=0.1, details=details)))
 )";
 
@@ -73,7 +73,7 @@ echo '{"mode": "x", "step_s": 0.4, "tok_s": 250.0, "loss": 10.9}'
 class StepBench : public ::testing::Test {
  protected:
   StepBench() {
-    options_ = {.spec = {.shape = named_shape("c"), .ranks = 2, .steps = 3},
+    options_ = {.spec = {.shape = named_shape("gpt", "c"), .ranks = 2, .steps = 3},
                 .shape_name = "c",
                 .pairs = 2,
                 .memory = false,

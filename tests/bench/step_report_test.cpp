@@ -29,13 +29,14 @@ StepRun run(double tokens_per_second, bool ours, bool sharded) {
                                                 .reduction_seconds = 0.5 / tokens_per_second,
                                                 .peak_unsharded_bytes = 12 * kMiB,
                                                 .peak_unreduced_gradient_bytes = 7 * kMiB,
+                                                .owned_bytes = {30 * kMiB, 10 * kMiB},
                                                 .units = {{"blocks.0", 1e-4}, {"(root)", 1e-3}}};
   }
   return run;
 }
 
 StepReport report() {
-  StepReport report{.options = {.spec = {.shape = named_shape("c")},
+  StepReport report{.options = {.spec = {.shape = named_shape("gpt", "c")},
                                 .shape_name = "c",
                                 .pairs = 3,
                                 .command_line = {"fullshard", "bench", "step"}},
@@ -78,16 +79,36 @@ TEST(StepReport, ExposedTimeIsAShareOfTheStep) {
 
 TEST(StepReport, TextShowsWhatWasMeasuredAndWhatWasNot) {
   const std::string text = report_text(report());
-  EXPECT_THAT(text, HasSubstr("shape c: 10.8M parameters, seq 256, batch 4 a rank; 2 ranks x 1 "
-                              "thread, FULL_SHARD"));
+  EXPECT_THAT(text,
+              HasSubstr("gpt, shape c: 10.8M parameters, seq 256, batch 4 a rank; 2 ranks x 1 "
+                        "thread, FULL_SHARD"));
   EXPECT_THAT(text, HasSubstr("Some CPU, 2 of 4 CPUs usable, load 0.50 at the start"));
   EXPECT_THAT(text, HasSubstr("  plain       200 (100-400)    500.0        -"));
   EXPECT_THAT(text, HasSubstr("250 (125-500)"));
   EXPECT_THAT(text, HasSubstr("  peer fsdp2       1.000 x     0.500-2.000  2.000 1.000 0.500\n"));
-  EXPECT_THAT(text, HasSubstr("  sharded      220    1.10 x   150        12       7.00\n"));
-  EXPECT_THAT(text, HasSubstr("  peer fsdp2     -         -     -         -          -\n"));
+  EXPECT_THAT(
+      text, HasSubstr("  sharded      220    1.10 x   150        12     30  1.50 x       7.00\n"));
+  EXPECT_THAT(
+      text, HasSubstr("  peer fsdp2     -         -     -         -      -       -          -\n"));
   EXPECT_THAT(text, HasSubstr("differ by at most 3.0e-07"));
   EXPECT_THAT(text, Not(HasSubstr("not quiet")));
+}
+
+TEST(StepReport, OfAModelForImagesCountsThem) {
+  StepReport all = report();
+  all.options.spec.shape = named_shape("resnet", "18");
+  const std::string text = report_text(all);
+  EXPECT_THAT(text, HasSubstr("Training step, resnet, shape c: "));
+  EXPECT_THAT(text, HasSubstr("images of 32 x 32, batch 16 a rank"));
+  EXPECT_THAT(text, HasSubstr("images/s"));
+  EXPECT_THAT(text, Not(HasSubstr("tokens/s")));
+}
+
+TEST(StepReport, TellsHowUnevenRanksAre) {
+  const StepReport all = report();
+  EXPECT_DOUBLE_EQ(unevenness(all.measured[1]).value(), 1.5);
+  EXPECT_EQ(unevenness(all.measured[0]), std::nullopt);
+  EXPECT_EQ(unevenness(all.measured[2]), std::nullopt);
 }
 
 TEST(StepReport, TextWarnsOfABusyMachine) {
@@ -126,7 +147,7 @@ TEST(StepReport, HelpDescribesEveryColumn) {
   const std::string text = report_text(report());
   for (const char* heading :
        {"tokens/s", "step ms", "forward", "backward", "optimizer", "exposed", "loss", "others",
-        "peak", "of plain", "base", "gathered", "unreduced"}) {
+        "peak", "of plain", "base", "gathered", "owned", "uneven", "unreduced"}) {
     EXPECT_THAT(help, HasSubstr(std::string("\n  ") + heading));
     EXPECT_THAT(text, HasSubstr(heading));
   }

@@ -57,7 +57,7 @@ StepDetails details() {
           .grad_norm = 1.75,
           .parameters = 10,
           .torch = "2.11.0",
-          .counters = StepCounters{0.125, 0.0625, 1000, 2000, {{"blocks.0", 0.03125}}}};
+          .counters = StepCounters{0.125, 0.0625, 1000, 2000, {600, 400}, {{"blocks.0", 0.03125}}}};
 }
 
 TEST(StepResult, OfOursSurvivesTheWayFromAnotherProcess) {
@@ -73,6 +73,7 @@ TEST(StepResult, OfOursSurvivesTheWayFromAnotherProcess) {
   EXPECT_EQ(read.details->losses, sent.details->losses);
   EXPECT_EQ(read.details->counters->peak_unreduced_gradient_bytes, 2000);
   EXPECT_EQ(read.details->counters->reduction_seconds, 0.0625);
+  EXPECT_EQ(read.details->counters->owned_bytes, (std::vector<std::int64_t>{600, 400}));
   ASSERT_EQ(read.details->counters->units.size(), 1u);
   EXPECT_EQ(read.details->counters->units[0].name, "blocks.0");
   EXPECT_EQ(read.details->counters->units[0].seconds, 0.03125);

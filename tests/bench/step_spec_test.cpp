@@ -11,18 +11,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(StepSpec, NamedShapesDifferAsTheirDescriptionsSay) {
-  const StepShape a = named_shape("a");
-  const StepShape b = named_shape("b");
-  const StepShape c = named_shape("c");
-  EXPECT_EQ(a.layers * a.dim, b.layers * b.dim);
-  EXPECT_EQ(a.seq * a.batch, 4 * b.seq * b.batch);
-  EXPECT_EQ(c.vocab, 256);
-  EXPECT_EQ(c.seq * c.batch, 1024);
-  EXPECT_THAT(error_of([] { named_shape("d"); }).what(),
-              AllOf(HasSubstr("\"d\""), HasSubstr("a, b, c")));
-}
-
 TEST(StepSpec, PlainTrainingHasTheSameCoresInOneProcess) {
   StepSpec spec{.ranks = 3, .threads = 2};
   EXPECT_EQ(process_count(spec), 3);
@@ -33,7 +21,7 @@ TEST(StepSpec, PlainTrainingHasTheSameCoresInOneProcess) {
 }
 
 TEST(StepSpec, SurvivesTheWayToAnotherProcess) {
-  const StepSpec spec{.shape = {1, 2, 3, 4, 5, 6},
+  const StepSpec spec{.shape = {"vit", 1, 2, 3, 4, 5, 6, 7, 8, 9},
                       .sharded = false,
                       .ranks = 7,
                       .threads = 8,
@@ -45,7 +33,8 @@ TEST(StepSpec, SurvivesTheWayToAnotherProcess) {
                       .memory_gate = "/a folder/\"x\""};
   const StepSpec read = parse_step_spec(to_json(spec));
   EXPECT_EQ(to_json(read), to_json(spec));
-  EXPECT_EQ(read.shape.batch, 6);
+  EXPECT_EQ(read.shape.model, "vit");
+  EXPECT_EQ(read.shape.batch, 9);
   EXPECT_EQ(read.memory_gate, spec.memory_gate);
   EXPECT_EQ(error_of([] { parse_step_spec("{}"); }).code(), base::ErrorCode::kConfiguration);
 }
@@ -67,9 +56,14 @@ TEST(StepSpec, UnusableValuesAreNamed) {
       message({.units = "layers"}),
       HasSubstr("--units: found \"layers\"; expected automatic, blocks, whole or a number"));
   EXPECT_THAT(message({.units = "-5"}), HasSubstr("--units: found \"-5\""));
-  EXPECT_THAT(message({.atom = "column"}), HasSubstr("element, row, parameter, unit"));
+  EXPECT_THAT(message({.atom = "column"}), HasSubstr("element, row, parameter, unit, heads"));
+  EXPECT_THAT(message({.shape = named_shape("resnet", "18"), .atom = "heads"}),
+              HasSubstr("a resnet has no heads"));
+  EXPECT_NO_THROW(validate(StepSpec{.atom = "heads"}));
   EXPECT_THAT(message({.shape = {.layers = 4}, .recompute = 5}),
               HasSubstr("--recompute: found 5; expected an integer from 0 to 4"));
+  EXPECT_THAT(message({.shape = named_shape("bert", "small"), .recompute = 1}),
+              HasSubstr("--recompute: found 1; expected 0 for a bert"));
   EXPECT_NO_THROW(validate(StepSpec{}));
   EXPECT_NO_THROW(validate(StepSpec{.units = "5000"}));
 }

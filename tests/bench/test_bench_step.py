@@ -75,6 +75,37 @@ def test_granularities_of_sharding_are_contenders(bench):
     assert list(report["sharded_speed_against"]) == [name for name in names if name != "sharded"]
 
 
+MODELS = {
+    "resnet": ["--image", "16", "--classes", "4", "--batch", "8"],
+    "bert": TINY[:12],
+    "vit": ["--layers", "2", "--dim", "32", "--heads", "2", "--image", "8", "--patch", "4", "--classes", "4",
+            "--batch", "2"],
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_other_models_train_equal_in_every_granularity(bench, model):
+    atoms = "row,unit,element" + ("" if model == "resnet" else ",heads")
+    done = bench.run("--model", model, *MODELS[model], "--no-memory", "--pairs", "1", "--steps", "3",
+                     "--atoms", atoms, "--units", "automatic,5000", "--json", "all.json")
+    assert done.returncode == 0, done.stderr
+    assert f"Training step, {model}, shape " in done.stdout
+    report = json.loads((bench.folder / "all.json").read_text())
+    assert report["largest_relative_difference"] < 1e-4
+    assert len(set(of_name(report, "plain")["runs"][0]["details"]["losses"])) == 3, "nothing is trained"
+    for contender in report["contenders"][1:]:
+        counters = contender["runs"][0]["details"]["counters"]
+        assert len(counters["owned_bytes"]) == 2
+        assert contender["owned_most_of_mean"] >= 1
+    assert of_name(report, "atoms unit")["owned_most_of_mean"] > of_name(report, "atoms element")["owned_most_of_mean"]
+
+
+def test_a_size_that_the_model_lacks_is_an_error(bench):
+    done = bench.run("--model", "resnet", "--seq", "16")
+    assert done.returncode == 2
+    assert "--seq: the model resnet has no such size" in done.stderr
+
+
 def test_a_granularity_given_twice_is_an_error(bench):
     done = bench.run(*TINY, "--units", "blocks,whole,blocks")
     assert done.returncode == 2

@@ -20,7 +20,10 @@ struct StepCounters {
   double reduction_seconds = 0;  ///< a step: the part of it in which a rank added gradients up
   std::int64_t peak_unsharded_bytes = 0;           ///< a rank
   std::int64_t peak_unreduced_gradient_bytes = 0;  ///< a rank
-  std::vector<UnitExposure> units;                 ///< in the engine's order
+  /// Of parameters, that each rank owns, in the order of ranks. Its gradients take as much, and
+  /// AdamW's state twice as much.
+  std::vector<std::int64_t> owned_bytes;
+  std::vector<UnitExposure> units;  ///< in the engine's order
 };
 
 /// What only our own runs tell; peers are not asked.
@@ -37,7 +40,8 @@ struct StepDetails {
 /// the fields. Times are medians over the measured steps, in seconds.
 struct StepResult {
   double step_seconds = 0;             ///< step_s: until the slowest rank has ended
-  double tokens_per_second = 0;        ///< tok_s: of all ranks together
+  double tokens_per_second = 0;        ///< tok_s: of all ranks together; images where the
+                                       ///< model takes those
   double loss = 0;                     ///< loss: mean over the global batch, last step
   double forward_seconds = 0;          ///< fwd; 0 when not told
   double backward_seconds = 0;         ///< bwd; 0 when not told

@@ -5,24 +5,9 @@
 #include <string_view>
 #include <vector>
 
+#include "fullshard/bench/step_shape.h"
+
 namespace fullshard::bench {
-
-/// A GPT with a tied head, and the batch that one rank trains on.
-struct StepShape {
-  std::int64_t layers = 12;
-  std::int64_t dim = 768;
-  std::int64_t heads = 12;
-  std::int64_t vocab = 50304;
-  std::int64_t seq = 256;
-  std::int64_t batch = 2;  ///< sequences a rank
-};
-
-/// a: GPT-2 124M, sequences of 256, batch 2; b: the same, 128, batch 1; c: 10.8M parameters, 256,
-/// batch 4. Throws base::Error(kUsage) for any other name.
-StepShape named_shape(std::string_view name);
-
-/// The names that named_shape takes.
-std::vector<std::string> shape_names();
 
 /// The strategies that can be measured, as shard::ShardingStrategy names them.
 std::vector<std::string> strategy_names();
@@ -31,7 +16,9 @@ std::vector<std::string> strategy_names();
 /// least.
 std::vector<std::string> units_names();
 
-/// Where parameters may be cut between ranks, as layout::Atom names it in lower case.
+/// Where parameters may be cut between ranks, as layout::Atom names it in lower case; `heads` cuts
+/// attention between groups of 4 heads, and MLPs by rows of the first matrix and columns of the
+/// second.
 std::vector<std::string> atom_names();
 
 /// One measurement, in one process or in one a rank.

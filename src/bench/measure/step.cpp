@@ -33,34 +33,24 @@ struct StepTimes {
   double loss = 0;  ///< not a time, but averaged over ranks with them
 };
 
-struct Batch {
-  at::Tensor tokens;
-  at::Tensor targets;
-};
-
-/// Random tokens. Every process draws the global batch and takes its rows, so that all ways of
-/// training see the same.
+/// Every process draws the global batch and takes its rows, so that all ways of training see the
+/// same.
 class Batches {
  public:
-  Batches(const StepSpec& spec, int rank)
+  Batches(const StepSpec& spec, const Subject& subject, int rank)
       : generator_(at::detail::createCPUGenerator(/*seed_val=*/0)),
-        shape_(spec.shape),
+        draw_(subject.draw),
         global_rows_(spec.ranks * spec.shape.batch),
         rows_(spec.sharded ? spec.shape.batch : global_rows_),
         first_(rank * rows_) {}
 
-  Batch next() {
-    const at::Tensor all = at::randint(shape_.vocab, {global_rows_, shape_.seq + 1}, generator_,
-                                       at::TensorOptions(at::kLong));
-    const at::Tensor mine = all.narrow(0, first_, rows_);
-    return {mine.narrow(1, 0, shape_.seq), mine.narrow(1, 1, shape_.seq)};
-  }
+  Batch next() { return draw_(global_rows_, generator_).rows(first_, rows_); }
 
-  double tokens_per_step() const { return static_cast<double>(global_rows_ * shape_.seq); }
+  std::int64_t rows_per_step() const { return global_rows_; }
 
  private:
   at::Generator generator_;
-  StepShape shape_;
+  decltype(Subject::draw) draw_;
   std::int64_t global_rows_;
   std::int64_t rows_;
   std::int64_t first_;
@@ -87,8 +77,8 @@ class Measurement {
   Measurement(const StepSpec& spec, comm::World& world)
       : spec_(spec),
         world_(world),
-        batches_(spec, world.rank()),
-        trainee_(make_trainee(spec, world.mesh())) {}
+        trainee_(make_trainee(spec, world.mesh())),
+        batches_(spec, trainee_->subject(), world.rank()) {}
 
   StepResult run() {
     for (int step = 0; step < spec_.steps; ++step) {
@@ -109,7 +99,7 @@ class Measurement {
     StepTimes times;
     world_.group().barrier(tag);
     Laps laps;
-    const at::Tensor loss = trainee_->loss(batch.tokens, batch.targets);
+    const at::Tensor loss = trainee_->loss(batch);
     times.forward = laps.next();
     loss.backward();
     times.backward = laps.next();
@@ -156,7 +146,17 @@ class Measurement {
             measured_median(over_ranks(&StepTimes::reduction, comm::ReduceOp::kMax)),
         .peak_unsharded_bytes = peaks[0],
         .peak_unreduced_gradient_bytes = peaks[1],
+        .owned_bytes = by_rank(mine.parameter_shard_bytes),
         .units = exposure_by_unit(mine)};
+  }
+
+  std::vector<std::int64_t> by_rank(std::int64_t value) {
+    std::vector<std::int64_t> values(static_cast<std::size_t>(world_.size()));
+    world_.group()
+        .all_gather({&value, 1, base::DType::kInt64},
+                    {values.data(), world_.size(), base::DType::kInt64}, {}, {})
+        .wait();
+    return values;
   }
 
   std::vector<UnitExposure> exposure_by_unit(const shard::Counters& last) {
@@ -172,6 +172,10 @@ class Measurement {
     return units;
   }
 
+  double counted_per_step() const {
+    return static_cast<double>(batches_.rows_per_step() * counted_per_row(spec_.shape));
+  }
+
   StepResult result() {
     const auto mean = [this](double StepTimes::*field) {
       return over_ranks(field, comm::ReduceOp::kMean);
@@ -180,7 +184,7 @@ class Measurement {
     const std::vector<double> losses = mean(&StepTimes::loss);
     const double step = measured_median(whole);
     return {.step_seconds = step,
-            .tokens_per_second = batches_.tokens_per_step() / step,
+            .tokens_per_second = counted_per_step() / step,
             .loss = losses.back(),
             .forward_seconds = measured_median(mean(&StepTimes::forward)),
             .backward_seconds = measured_median(mean(&StepTimes::backward)),
@@ -188,15 +192,15 @@ class Measurement {
             .details = StepDetails{.losses = losses,
                                    .step_seconds = whole,
                                    .grad_norm = grad_norm_,
-                                   .parameters = models::parameter_count(gpt_options(spec_.shape)),
+                                   .parameters = trainee_->subject().parameters,
                                    .torch = TORCH_VERSION,
                                    .counters = counters()}};
   }
 
   const StepSpec& spec_;
   comm::World& world_;
-  Batches batches_;
   std::unique_ptr<Trainee> trainee_;
+  Batches batches_;
   std::vector<StepTimes> times_;
   shard::Counters warm_;  // after the step that warms up
   double grad_norm_ = 0;

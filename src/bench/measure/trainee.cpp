@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <cmath>
 #include <utility>
 
 #include "fullshard/base/check.h"
@@ -29,7 +30,29 @@ shard::WrapPolicy policy_of(const std::string& units) {
   return shard::size_based(least_unit(units));
 }
 
-std::vector<shard::ParameterRule> rules_of(const std::string& atom) {
+/// Groups of heads in attention; rows of the first matrix of an MLP, columns of the second.
+std::vector<shard::ParameterRule> between_heads(const StepShape& shape) {
+  using layout::Atom;
+  constexpr std::int64_t kTogether = 4;
+  struct Names {
+    const char *projected, *mixed, *up, *down;
+  };
+  Names names{"*qkv.*", "*attention.projection.weight", "*mlp.up.*", "*mlp.projection.weight"};
+  if (shape.model == "bert") {
+    names = {"*attention.self.*", "*attention.output.dense.weight", "*intermediate.dense.*",
+             "*output.dense.weight"};
+  } else if (shape.model == "vit") {
+    names = {"*in_proj_*", "*out_proj.weight", "*mlp.0.*", "*mlp.3.weight"};
+  }
+  const std::int64_t group = kTogether * shape.dim / shape.heads;
+  return {{.pattern = names.projected, .atom = Atom::kRow, .group = group},
+          {.pattern = names.mixed, .atom = Atom::kColumn, .group = group},
+          {.pattern = names.up, .atom = Atom::kRow},
+          {.pattern = names.down, .atom = Atom::kColumn}};
+}
+
+std::vector<shard::ParameterRule> rules_of(const std::string& atom, const StepShape& shape) {
+  if (atom == "heads") return between_heads(shape);
   if (atom == "row") return {{.pattern = "*", .atom = layout::Atom::kRow}};
   if (atom == "parameter") return {{.pattern = "*", .atom = layout::Atom::kParameter}};
   if (atom == "unit") return {{.pattern = "*", .atom = layout::Atom::kUnit}};
@@ -38,10 +61,12 @@ std::vector<shard::ParameterRule> rules_of(const std::string& atom) {
 
 class ShardedTrainee : public Trainee {
  public:
-  ShardedTrainee(models::Gpt model, const StepSpec& spec, const comm::Mesh& mesh)
-      : Trainee(std::move(model)),
-        sharded_(shard::fully_shard(model_, mesh, options(spec))),
+  ShardedTrainee(Subject subject, const StepSpec& spec, const comm::Mesh& mesh)
+      : Trainee(std::move(subject)),
+        sharded_(shard::fully_shard(subject_.module, mesh, options(spec))),
         optimizer_(sharded_.named_parameters(), kAdamW) {}
+
+  at::Tensor loss(const Batch& batch) override { return subject_.loss(batch); }
 
   double grad_norm() override { return sharded_.grad_norm(); }
 
@@ -58,7 +83,7 @@ class ShardedTrainee : public Trainee {
     shard::FullyShardOptions options;
     options.sharding_strategy = strategy_of(spec.strategy);
     options.auto_wrap_policy = policy_of(spec.units);
-    options.rules = rules_of(spec.atom);
+    options.rules = rules_of(spec.atom, spec.shape);
     return options;
   }
 
@@ -70,16 +95,31 @@ class ShardedTrainee : public Trainee {
 /// is handed the gradient as a view.
 class PlainTrainee : public Trainee {
  public:
-  explicit PlainTrainee(models::Gpt model)
-      : Trainee(std::move(model)),
-        parameters_(model_->parameters()),
-        flat_(flatten(*model_)),
+  PlainTrainee(Subject subject, int ranks)
+      : Trainee(std::move(subject)),
+        parts_(subject_.depends_on_batch ? ranks : 1),
+        parameters_(subject_.module->parameters()),
+        flat_(flatten(*subject_.module)),
         optimizer_(flat_, kAdamW) {}
 
+  at::Tensor loss(const Batch& batch) override {
+    const std::int64_t rows = batch.inputs.size(0) / parts_;
+    at::Tensor sum = subject_.loss(batch.rows(0, rows));
+    for (std::int64_t part = 1; part < parts_; ++part) {
+      sum = sum + subject_.loss(batch.rows(part * rows, rows));
+    }
+    return sum / parts_;
+  }
+
   double grad_norm() override {
-    std::vector<at::Tensor> norms;
-    for (const at::Tensor& parameter : parameters_) norms.push_back(parameter.grad().norm());
-    return at::stack(norms).norm().item<double>();
+    constexpr std::int64_t kPiece = 1 << 16;  // fp32 adds up few squares precisely, not millions
+    double squares = 0;
+    for (const at::Tensor& parameter : parameters_) {
+      for (const at::Tensor& piece : parameter.grad().flatten().split(kPiece)) {
+        squares += std::pow(piece.norm().item<double>(), 2);
+      }
+    }
+    return std::sqrt(squares);
   }
 
   void update() override {
@@ -108,6 +148,7 @@ class PlainTrainee : public Trainee {
     return flat;
   }
 
+  std::int64_t parts_;
   std::vector<at::Tensor> parameters_;
   std::vector<state::ShardedTensor> flat_;
   optim::AdamW optimizer_;
@@ -115,21 +156,11 @@ class PlainTrainee : public Trainee {
 
 }  // namespace
 
-models::GptOptions gpt_options(const StepShape& shape) {
-  return {.vocab_size = shape.vocab,
-          .seq_len = shape.seq,
-          .dim = shape.dim,
-          .n_layers = shape.layers,
-          .n_heads = shape.heads};
-}
-
 std::unique_ptr<Trainee> make_trainee(const StepSpec& spec, const comm::Mesh& mesh) {
   torch::manual_seed(kSeed);
-  models::GptOptions options = gpt_options(spec.shape);
-  options.recompute_every = spec.recompute;
-  models::Gpt model(options);
-  if (!spec.sharded) return std::make_unique<PlainTrainee>(std::move(model));
-  return std::make_unique<ShardedTrainee>(std::move(model), spec, mesh);
+  Subject subject = make_subject(spec);
+  if (!spec.sharded) return std::make_unique<PlainTrainee>(std::move(subject), spec.ranks);
+  return std::make_unique<ShardedTrainee>(std::move(subject), spec, mesh);
 }
 
 }  // namespace fullshard::bench::measure

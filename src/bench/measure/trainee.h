@@ -1,10 +1,11 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
+#include "bench/measure/subject.h"
 #include "fullshard/bench/step_spec.h"
 #include "fullshard/comm/mesh.h"
-#include "fullshard/models/gpt.h"
 #include "fullshard/shard/counters.h"
 
 namespace fullshard::bench::measure {
@@ -14,9 +15,11 @@ class Trainee {
  public:
   virtual ~Trainee() = default;
 
-  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets) {
-    return model_->loss(tokens, targets);
-  }
+  /// Mean over the rows of `batch`: when sharded this rank's, and otherwise those of all ranks. A
+  /// model that depends on which rows are together gets those of each rank by themselves.
+  virtual at::Tensor loss(const Batch& batch) = 0;
+
+  const Subject& subject() const { return subject_; }
 
   /// Norm of the whole gradient. Collective when sharded.
   virtual double grad_norm() = 0;
@@ -28,13 +31,11 @@ class Trainee {
   virtual void reset_peaks() = 0;
 
  protected:
-  explicit Trainee(models::Gpt model) : model_(std::move(model)) {}
-  models::Gpt model_;
+  explicit Trainee(Subject subject) : subject_(std::move(subject)) {}
+  Subject subject_;
 };
 
 /// Initial values depend on the shape alone. Sharded over `mesh` if the spec says so.
 std::unique_ptr<Trainee> make_trainee(const StepSpec& spec, const comm::Mesh& mesh);
-
-models::GptOptions gpt_options(const StepShape& shape);
 
 }  // namespace fullshard::bench::measure
