@@ -65,7 +65,8 @@ class Assessor {
     count_gathers(result);
     result.memory = memory_of(job_, candidate_, set_, shares, timeline);
     result.step = step_of(timeline, shares);
-    const auto needed = static_cast<double>(result.memory.host.total()) * kMemoryMargin;
+    const auto needed =
+        static_cast<double>(result.memory.host.total()) * memory_margin(job_, candidate_);
     result.fits = needed <= static_cast<double>(job_.machines.memory_per_host);
     return result;
   }
@@ -157,6 +158,11 @@ std::int64_t MemoryParts::total() const {
 
 double Assessment::tokens_per_second(const Job& job) const {
   return static_cast<double>(job.tokens_per_step()) / step.total();
+}
+
+double memory_margin(const Job& job, const Candidate& candidate) {
+  if (candidate.strategy == Strategy::kNoShard || is_private(job, candidate.strategy)) return 1.3;
+  return candidate.recompute ? 1.2 : 1.08;
 }
 
 Assessment assess(const Job& job, const Candidate& candidate) {

@@ -17,6 +17,7 @@ namespace fullshard::planner {
 namespace {
 
 constexpr std::int64_t kByteVocabulary = 256;  // of the trainer's data
+constexpr double kQuietShare = 0.05;           // above it bench says that the machine was not quiet
 constexpr double kGiga = 1e9;
 constexpr double kMicro = 1e-6;
 
@@ -140,6 +141,11 @@ class Settler {
     machines().flops = rates.flops_per_thread * machines().threads_per_rank;
     machines().host_bandwidth = rates.host_bandwidth;
     settled_.rates_from = fmt::format("{} ({})", input_.measured, rates.machine);
+    if (rates.others_share > kQuietShare) {
+      settled_.rates_from += fmt::format(
+          ", while other processes took {:.0f} % of the machine: measure again when it is quiet",
+          100 * rates.others_share);
+    }
   }
 
   void set_precision() {

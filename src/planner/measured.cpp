@@ -38,25 +38,34 @@ ModelShape shape_of(const Json& shape) {
           .seq = shape.at("seq")};
 }
 
+double median_exposed(const Json& runs) {
+  std::vector<double> values;
+  for (const Json& run : runs) {
+    values.push_back(run.at("details").at("counters").at("exposed_s").get<double>());
+  }
+  return median(std::move(values));
+}
+
 MeasuredRates rates_of(const Json& report) {
   const Json& spec = report.at("options").at("spec");
   const ModelShape shape = shape_of(spec.at("shape"));
   const Json& contenders = report.at("contenders");
-  const auto plain = std::ranges::find_if(
-      contenders, [](const Json& contender) { return contender.at("name") == "plain"; });
-  if (plain == contenders.end() || plain->at("runs").empty()) {
-    throw Json::other_error::create(501, "no run of plain training", &contenders);
+  const auto sharded = std::ranges::find_if(
+      contenders, [](const Json& contender) { return contender.at("name") == "sharded"; });
+  if (sharded == contenders.end() || sharded->at("runs").empty()) {
+    throw Json::other_error::create(501, "no run of sharded training", &contenders);
   }
-  const Json& runs = plain->at("runs");
+  const Json& runs = sharded->at("runs");
   const auto ranks = spec.at("ranks").get<double>();
   const double tokens =
       ranks * static_cast<double>(shape.seq) * spec.at("shape").at("batch").get<double>();
   const double threads = ranks * spec.at("threads").get<double>();
-  const double computing = median_of(runs, "fwd") + median_of(runs, "bwd");
+  const double computing = median_of(runs, "fwd") + median_of(runs, "bwd") - median_exposed(runs);
   return {.flops_per_thread = flops_per_token(shape) * tokens / computing / threads,
           .host_bandwidth =
               kBytesOfUpdate * static_cast<double>(parameter_count(shape)) / median_of(runs, "opt"),
-          .machine = report.at("machine").at("cpu")};
+          .machine = report.at("machine").at("cpu"),
+          .others_share = median_of(runs, "others_share")};
 }
 
 }  // namespace

@@ -103,6 +103,7 @@ class Moments {
   MemoryParts backward_ends(Elements own, std::int64_t ranks) const {
     MemoryParts parts = at_work(own, ranks);
     parts.gradients = own.updated * shard_bytes_;
+    if (keeps_pages()) parts.activations = backward_begins(own, ranks).activations;
     parts.tied = ranks * 2 * tied_;
     parts.unreduced = ranks * unreduced_;
     return parts;
@@ -111,6 +112,12 @@ class Moments {
  private:
   static std::int64_t size_of(base::DType dtype) {
     return static_cast<std::int64_t>(base::size_of(dtype));
+  }
+
+  // Without shard::StepMemory pages of activations are not those of gradients, and stay.
+  bool keeps_pages() const {
+    return job_.machines.world() > 1 &&
+           (candidate_.strategy == Strategy::kNoShard || is_private(job_, candidate_.strategy));
   }
 
   void set_unreduced(const UnitSet& set) {

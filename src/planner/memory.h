@@ -40,7 +40,7 @@ Shares shares_of(const std::vector<layout::UnitLayout>& layouts, const Job& job,
 ///   start             P + R (whole model) + R M
 ///   backward begins   P + 2 S + R A + R (B + U between hosts) + R M      + S after a first forward
 ///   block recomputed  P + 2 S + R (inputs of blocks + A of one) + R (T + U + B) + R M       ditto
-///   backward ends     P + 3 S + R (2 T + U + B) + R M
+///   backward ends     P + 3 S + R (2 T + U + B) + R M       + R A with libtorch's own allocator
 ///
 /// and masters, another S, where P is in another dtype.
 MemoryEstimate memory_of(const Job& job, const Candidate& candidate, const UnitSet& set,

@@ -134,10 +134,11 @@ std::string why_nothing_fits(const Plan& plan) {
   std::string text = fmt::format(
       "nothing fits into {} a host: the least is {} with units of {}{}, {} a host when {} ({}), "
       "and "
-      "5 % to spare",
+      "{:.0f} % to spare",
       base::format_bytes(plan.job.machines.memory_per_host), to_string(least.candidate.strategy),
       to_string(least.candidate.units), least.candidate.recompute ? ", blocks computed again" : "",
-      base::format_bytes(bytes(least)), least.memory.moment, parts_of(least.memory.host));
+      base::format_bytes(bytes(least)), least.memory.moment, parts_of(least.memory.host),
+      100 * (memory_margin(plan.job, least.candidate) - 1));
   for (const Remedy& remedy : plan.remedies) {
     text += fmt::format("\n  {}: {} a host{}", remedy.change, base::format_bytes(remedy.host_bytes),
                         remedy.fits ? ", which fits" : "");

@@ -58,11 +58,13 @@ def test_the_settings_it_proposes_are_taken_by_train(fullshard):
 def test_rates_come_from_a_benchmark(fullshard):
     shape = {"layers": 6, "dim": 384, "heads": 6, "vocab": 256, "seq": 256, "batch": 4}
     report = {"machine": {"cpu": "Some CPU"}, "options": {"spec": {"ranks": 2, "threads": 1, "shape": shape}},
-              "contenders": [{"name": "plain", "runs": [{"fwd": 0.2, "bwd": 0.4, "opt": 0.01}]}]}
+              "contenders": [{"name": "sharded", "runs": [{"fwd": 0.2, "bwd": 0.5, "opt": 0.01, "others_share": 0.3,
+                                                           "details": {"counters": {"exposed_s": 0.1}}}]}]}
     fullshard.write("c.json", json.dumps(report))
     answer = fullshard.run("plan", "--model", "bench-c", "--ranks-per-host", "2", "--measured", "c.json")
     assert answer.returncode == 0, answer.stderr
     assert "122.1 GFLOP/s a rank, 30.36 GB/s of memory a host; measured: c.json (Some CPU)" in answer.stdout
+    assert "other processes took 30 % of the machine" in answer.stdout
     assert "--flops" not in answer.stdout
 
 

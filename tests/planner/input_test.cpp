@@ -111,19 +111,21 @@ TEST(Input, Sizes) {
   }
 }
 
-// Two runs of plain training of bench-c on 2 x 3 threads, and one of another contender.
+// A run of sharded training of bench-c on 2 x 3 threads, and one of another contender.
 constexpr const char* kReport = R"({"machine": {"cpu": "Some CPU"},
   "options": {"spec": {"ranks": 2, "threads": 3,
     "shape": {"layers": 6, "dim": 384, "heads": 6, "vocab": 256, "seq": 256, "batch": 4}}},
-  "contenders": [{"name": "sharded", "runs": [{"fwd": 9, "bwd": 9, "opt": 9}]},
-    {"name": "plain", "runs": [{"fwd": 0.25, "bwd": 0.5, "opt": 0.02}]}]})";
+  "contenders": [{"name": "plain", "runs": [{"fwd": 9, "bwd": 9, "opt": 9}]},
+    {"name": "sharded", "runs": [{"fwd": 0.25, "bwd": 0.75, "opt": 0.02, "others_share": 0.5,
+                                  "details": {"counters": {"exposed_s": 0.25}}}]}]})";
 
-TEST(Measured, RatesAreThoseOfPlainTraining) {
+TEST(Measured, RatesAreThoseOfShardedTraining) {
   const MeasuredRates rates = measured_rates(kReport, "c.json");
   const ModelShape shape = named_model("bench-c");
   EXPECT_DOUBLE_EQ(rates.flops_per_thread, flops_per_token(shape) * 2 * 4 * 256 / 0.75 / 6);
   EXPECT_DOUBLE_EQ(rates.host_bandwidth, 28.0 * 10'844'160 / 0.02);
   EXPECT_EQ(rates.machine, "Some CPU");
+  EXPECT_EQ(rates.others_share, 0.5);
 }
 
 TEST(Measured, AnotherFileIsAnErrorThatNamesIt) {

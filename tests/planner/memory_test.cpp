@@ -81,6 +81,23 @@ TEST(Memory, WithoutShardingEveryRankHasAll) {
   EXPECT_EQ(memory.rank.parameters, bytes.all);
 }
 
+TEST(Memory, WithoutShardingPagesOfActivationsAndGradientsAreApart) {
+  const Bytes bytes;
+  const MemoryEstimate memory = assess(small_job(1, 4), {.strategy = Strategy::kNoShard}).memory;
+  EXPECT_EQ(memory.moment, "backward ends");
+  EXPECT_EQ(memory.rank.gradients, bytes.all);
+  EXPECT_EQ(memory.rank.activations, 4 * 4 * (2 * 33 * 16 / 2 + 4 * 16));
+}
+
+TEST(Memory, EstimatesThatWereFartherOffNeedMoreToSpare) {
+  const Job job = small_job(1, 2);
+  EXPECT_EQ(memory_margin(job, {}), 1.08);
+  EXPECT_EQ(memory_margin(job, {.recompute = true}), 1.2);
+  EXPECT_EQ(memory_margin(job, {.strategy = Strategy::kNoShard}), 1.3);
+  EXPECT_EQ(memory_margin(small_job(2, 2), {}), 1.3);
+  EXPECT_EQ(memory_margin(small_job(2, 2), {.strategy = Strategy::kHybridShard}), 1.08);
+}
+
 TEST(Memory, OnOneHostStrategiesThatShardNeedTheSame) {
   const Job job = bench_job("bench-a", 2);
   for (const Strategy strategy : {Strategy::kShardGradOp, Strategy::kShardOptimizerOnly}) {

@@ -50,7 +50,7 @@ TEST(Plan, ChosenIsAsQuickAsTheQuickestThatFits) {
       job.machines.memory_per_host = std::int64_t{gibibytes} << 30;
       const Plan plan = make_plan(job, {});
       if (!plan.fits()) continue;
-      EXPECT_LE(static_cast<double>(bytes(plan.best())) * kMemoryMargin,
+      EXPECT_LE(static_cast<double>(bytes(plan.best())) * memory_margin(job, plan.best().candidate),
                 static_cast<double>(job.machines.memory_per_host));
       for (const Assessment& way : plan.ways) {
         if (way.fits) EXPECT_LE(plan.best().step.total(), kSameTime * way.step.total());
