@@ -229,7 +229,7 @@ MemoryEstimate memory_of(const Job& job, const Candidate& candidate, const UnitS
     MemoryParts (Moments::*parts)(Elements, std::int64_t) const;
   };
   constexpr std::array<Moment, 4> kMoments = {
-      {{"start", &Moments::start},
+      {{"ranks have built the model", &Moments::start},
        {"backward begins", &Moments::backward_begins},
        {"a block is recomputed", &Moments::block_recomputed},
        {"backward ends", &Moments::backward_ends}}};

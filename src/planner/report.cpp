@@ -132,8 +132,7 @@ std::string memory_table(const Assessment& way) {
   add("libraries", rank.libraries, host.libraries);
   add("together", rank.total(), host.total());
   return fmt::format("\nMemory of the first, at its worst, when {}; gathered at once {}:\n{}",
-                     moment == "start" ? "ranks have built the model" : moment,
-                     size_text(way.peak_unsharded_bytes), table(lines));
+                     moment, size_text(way.peak_unsharded_bytes), table(lines));
 }
 
 std::string step_table(const Assessment& way) {

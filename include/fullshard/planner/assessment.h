@@ -44,9 +44,10 @@ struct MemoryParts {
 
 /// The worst moment of a run.
 struct MemoryEstimate {
-  std::string moment;  ///< "backward begins", "backward ends", "a block is recomputed" or "start"
-  MemoryParts host;    ///< all ranks of the host that has most, pages that they share once
-  MemoryParts rank;    ///< the rank that has most, pages that ranks share divided among them
+  /// "ranks have built the model", "backward begins", "a block is recomputed" or "backward ends".
+  std::string moment;
+  MemoryParts host;  ///< all ranks of the host that has most, pages that they share once
+  MemoryParts rank;  ///< the rank that has most, pages that ranks share divided among them
 };
 
 /// Seconds of one optimizer step, on every rank.
