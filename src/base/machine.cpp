@@ -1,11 +1,15 @@
 #include "fullshard/base/machine.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <string>
+#include <string_view>
+
+#include "fullshard/base/error.h"
 
 namespace fullshard::base {
 namespace {
@@ -28,6 +32,19 @@ int quota_cores(const char* path, int fallback) {
 }
 
 }  // namespace
+
+std::optional<std::int64_t> proportional_bytes(pid_t pid) {
+  constexpr std::string_view kKey = "Pss:";
+  std::ifstream rollup(fmt::format("/proc/{}/smaps_rollup", pid));
+  for (std::string line; std::getline(rollup, line);) {
+    if (line.starts_with(kKey)) return std::stoll(line.substr(kKey.size())) * 1024;
+  }
+  if (!std::ifstream("/proc/self/smaps_rollup")) {
+    throw Error(ErrorCode::kSystem,
+                "this system has no /proc/PID/smaps_rollup to measure memory with");
+  }
+  return std::nullopt;
+}
 
 int available_cores() {
   const int cores = affinity_cores();

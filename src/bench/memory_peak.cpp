@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <string>
 
 #include "fullshard/base/error.h"
+#include "fullshard/base/machine.h"
 
 namespace fullshard::bench {
 namespace {
@@ -16,7 +16,7 @@ constexpr base::Duration kSampleEvery = std::chrono::milliseconds(20);
 
 std::int64_t sum_of(const std::vector<pid_t>& pids) {
   std::int64_t sum = 0;
-  for (const pid_t pid : pids) sum += proportional_bytes(pid).value_or(0);
+  for (const pid_t pid : pids) sum += base::proportional_bytes(pid).value_or(0);
   return sum;
 }
 
@@ -29,20 +29,6 @@ std::int64_t sum_of(const std::vector<pid_t>& pids) {
 }
 
 }  // namespace
-
-std::optional<std::int64_t> proportional_bytes(pid_t pid) {
-  constexpr std::string_view kKey = "Pss:";
-  std::ifstream rollup(fmt::format("/proc/{}/smaps_rollup", pid));
-  for (std::string line; std::getline(rollup, line);) {
-    if (line.starts_with(kKey)) return std::stoll(line.substr(kKey.size())) * 1024;
-  }
-  if (!std::ifstream("/proc/self/smaps_rollup")) {
-    throw base::Error(base::ErrorCode::kSystem,
-                      "this system has no /proc/PID/smaps_rollup to measure memory with; "
-                      "--no-memory leaves that out");
-  }
-  return std::nullopt;
-}
 
 MemoryPeak follow_memory(ChildProcess& run, const MemoryGate& gate, int processes,
                          base::Duration timeout) {

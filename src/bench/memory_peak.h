@@ -1,9 +1,6 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "bench/child_process.h"
@@ -20,10 +17,6 @@ struct MemoryPeak {
 
   std::int64_t above_base() const { return peak_bytes - base_bytes; }
 };
-
-/// Proportional set size from /proc/PID/smaps_rollup; nothing when the process has ended. Throws
-/// base::Error(kSystem) when the system does not tell it.
-std::optional<std::int64_t> proportional_bytes(pid_t pid);
 
 /// Follows a run whose `processes` processes stop at the gate: reads their base there, lets them
 /// go on, and samples them until the run has ended. A sample costs the processes tens of

@@ -179,6 +179,29 @@ std::int64_t AdamW::state_bytes() const {
   return bytes;
 }
 
+std::optional<std::size_t> AdamW::find(const at::Tensor& parameter) const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].tensor.is_same(parameter)) return i;
+  }
+  return std::nullopt;
+}
+
+std::pair<at::Tensor, at::Tensor> AdamW::moments_of(const at::Tensor& parameter) const {
+  const auto index = find(parameter);
+  if (!index) return {};
+  return {moments_[*index].exp_avg, moments_[*index].exp_avg_sq};
+}
+
+void AdamW::replace(const state::ShardedTensor& shard, at::Tensor exp_avg, at::Tensor exp_avg_sq) {
+  const auto index = find(shard.tensor);
+  if (!index) return;
+  parameters_[*index].begin = shard.begin;
+  parameters_[*index].end = shard.end;
+  moments_[*index].exp_avg = std::move(exp_avg);
+  moments_[*index].exp_avg_sq = std::move(exp_avg_sq);
+  for (Group& group : groups_) rebuild(group, {});
+}
+
 std::vector<state::ShardedTensor> AdamW::state() const {
   std::vector<state::ShardedTensor> parts;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

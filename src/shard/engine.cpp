@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "fullshard/base/error.h"
@@ -16,6 +17,7 @@
 #include "shard/checksum.h"
 #include "shard/difference.h"
 #include "shard/discover.h"
+#include "shard/gather_owned.h"
 #include "shard/lay_out.h"
 #include "shard/patterns.h"
 #include "shard/precision.h"
@@ -96,6 +98,16 @@ class Engine::ShardPager final : public residency::Pager {
  public:
   explicit ShardPager(Engine& engine) : engine_(engine) {}
 
+  // Only to hear of the end of the operator.
+  bool begin_use(residency::PagedStorage&, std::string_view) override {
+    began_ = Clock::now();
+    return true;
+  }
+
+  void end_use() noexcept override {
+    engine_.operator_seconds_ += std::chrono::duration<double>(Clock::now() - began_).count();
+  }
+
   void on_access(residency::PagedStorage& storage, residency::Access access,
                  std::string_view) override {
     if (access != residency::Access::kWrite) return;
@@ -107,10 +119,14 @@ class Engine::ShardPager final : public residency::Pager {
     if (unit.replicated() && !unit.has_masters()) return;
     engine_.begin_update();
     engine_.note_change(index);
+    began_ = Clock::now();  // it may have waited for other ranks
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   Engine& engine_;
+  Clock::time_point began_;
 };
 
 // Runs after autograd has stored a gradient. Where the placeholder is still in place it has taken
@@ -344,10 +360,15 @@ at::Tensor Engine::make_shard(std::size_t u, std::size_t parameter) {
   return residency::make_paged_tensor(storage, unit.shard_dtype(), {owned.size()}, {1});
 }
 
+at::Tensor Engine::gather_masters(std::size_t unit) const {
+  return gather_owned(mesh_, units_[unit], owned_values(units_[unit]),
+                      {units_[unit].name, gate_->version()});
+}
+
 void Engine::with_whole(std::size_t unit, const std::function<void(const at::Tensor&)>& body) {
   const FlatUnit& flat = units_[unit];
   if (!scope_masters_.empty() && scope_masters_[unit].defined()) return body(scope_masters_[unit]);
-  if (flat.has_masters()) return body(masters_->gather(unit, gate_->version()));
+  if (flat.has_masters()) return body(gather_masters(unit));
   with_unit(unit, [&](std::byte* whole) {
     body(at::from_blob(whole, {flat.layout.flat_size()}, flat.dtype()));
   });

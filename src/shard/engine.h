@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "fullshard/shard/counters.h"
 #include "fullshard/shard/options.h"
 #include "fullshard/shard/sharded_module.h"
+#include "fullshard/state/element_state.h"
 #include "fullshard/state/sharded_tensor.h"
 #include "shard/flat_unit.h"
 #include "shard/gradient_placeholder.h"
@@ -67,6 +69,10 @@ class Engine {
   void open_scope();
   void close_scope(UnshardedMode mode, bool discard);
 
+  /// ShardedModule::move_shards.
+  void move_shards(const std::vector<double>& weights,
+                   std::span<state::ElementState* const> followers);
+
   void set_gradient_sync(bool sync) { reducer_->set_sync(sync); }
 
   void release();
@@ -90,6 +96,13 @@ class Engine {
   std::int64_t limit_by_schedule() const;
   at::Tensor make_shard(std::size_t unit, std::size_t parameter);
   void catch_up();
+  struct Moved;
+  void require_movable() const;
+  std::vector<FlatUnit> cut_again(const FullyShardOptions& options) const;
+  void move_values(Moved& moved) const;
+  void move_state(Moved& moved, state::ElementState& follower) const;
+  void take(Moved moved, std::span<state::ElementState* const> followers);
+  at::Tensor gather_masters(std::size_t unit) const;
   void show_masters();
   void hide_masters();
   void require_no_scope() const;
@@ -149,6 +162,8 @@ class Engine {
   // By unit: all elements of those with masters, which parameters then show; undefined for others.
   std::vector<at::Tensor> scope_masters_;
   bool in_step_ = false;
+  double operator_seconds_ = 0;  // of those on shards
+  std::int64_t shard_moves_ = 0;
   std::int64_t between_hosts_before_ = 0;  // bytes_between_hosts() when the model was sharded
   UpdateGathers update_gathers_;
   double update_seconds_ = 0;  // spent on them

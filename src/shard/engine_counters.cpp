@@ -52,6 +52,8 @@ Counters Engine::counters() const {
   sum.copied_gradient_bytes = reducer_->copied_bytes();
   sum.exposed_comm_seconds = gather_seconds() + reducer_->exposed_seconds();
   sum.reduction_seconds = reducer_->reduction_seconds();
+  sum.update_seconds = operator_seconds_;
+  sum.shard_moves = shard_moves_;
   sum.reductions_for_others = reducer_->reductions_for_others();
   return sum;
 }

@@ -30,7 +30,7 @@ void Engine::open_scope() {
   }
   std::vector<at::Tensor> masters(units_.size());
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    if (units_[u].has_masters()) masters[u] = masters_->gather(u, gate_->version());
+    if (units_[u].has_masters()) masters[u] = gather_masters(u).clone();
   }
   pager_->pin(memories);
   scope_copies_ = std::move(copies);

@@ -51,6 +51,9 @@ class GradientReducer {
   /// Once, before the first backward.
   void set_shards(std::vector<std::vector<at::Tensor>> shards) { shards_ = std::move(shards); }
 
+  /// Units have been cut otherwise; no shard has a gradient.
+  void move();
+
   /// Takes the gradient of one parameter. Called inside backward.
   void add(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
 

@@ -1,12 +1,12 @@
 #include "shard/masters.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <cstdint>
 
 #include "shard/dtype.h"
+#include "shard/gather_owned.h"
 #include "shard/round_up.h"
 #include "shard/store_values.h"
 
@@ -19,44 +19,38 @@ std::int64_t master_bytes(const FlatUnit& unit) {
   return unit.has_masters() ? round_up(unit.own_shard_bytes(), kAlignment) : 0;
 }
 
-comm::Buffer buffer_of(const at::Tensor& values, const FlatUnit& unit) {
-  return {values.mutable_data_ptr(), values.numel(), to_dtype(unit.shard_dtype(), unit.name)};
-}
-
-std::vector<std::int64_t> sizes_of(std::span<const layout::Range> ranges) {
-  std::vector<std::int64_t> sizes;
-  for (const layout::Range& range : ranges) sizes.push_back(range.size());
-  return sizes;
-}
-
-at::Tensor own_of(const FlatUnit& unit) {
-  return at::from_blob(unit.shard_memory, {unit.own.size()}, unit.shard_dtype());
-}
-
 }  // namespace
 
 Masters::Masters(const comm::Mesh& mesh, std::vector<FlatUnit>& units, bool from_rank0)
     : mesh_(mesh), units_(units), changed_(units.size(), false) {
-  std::int64_t bytes = 0;
-  for (const FlatUnit& unit : units_) bytes += master_bytes(unit);
-  memory_ = at::zeros({bytes}, at::kByte);
-  auto* memory = static_cast<std::byte*>(memory_.mutable_data_ptr());
+  place();
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    FlatUnit& unit = units_[u];
-    if (!unit.has_masters()) continue;
-    unit.shard_memory = memory;
-    memory += master_bytes(unit);
-    fill(unit, from_rank0);
+    if (!units_[u].has_masters()) continue;
+    fill(units_[u], from_rank0);
     changed_[u] = !from_rank0;
   }
 }
 
-void Masters::fill(const FlatUnit& unit, bool from_rank0) {
+void Masters::place() {
+  std::int64_t bytes = 0;
+  for (const FlatUnit& unit : units_) bytes += master_bytes(unit);
+  memory_ = at::zeros({bytes}, at::kByte);
+  auto* memory = static_cast<std::byte*>(memory_.mutable_data_ptr());
+  for (FlatUnit& unit : units_) {
+    if (!unit.has_masters()) continue;
+    unit.shard_memory = memory;
+    memory += master_bytes(unit);
+  }
+}
+
+void Masters::fill(const FlatUnit& unit, bool from_rank0) const {
   if (!from_rank0) return store_own(unit);
   at::Tensor whole = at::zeros({unit.layout.flat_size()}, unit.shard_dtype());
   if (mesh_.all->rank() == 0) store_whole(unit, whole);
-  mesh_.all->broadcast(buffer_of(whole, unit), 0, {unit.name, 0}).wait();
-  own_of(unit).copy_(whole.narrow(0, unit.own.begin, unit.own.size()));
+  const comm::Buffer buffer{whole.mutable_data_ptr(), whole.numel(),
+                            to_dtype(unit.shard_dtype(), unit.name)};
+  mesh_.all->broadcast(buffer, 0, {unit.name, 0}).wait();
+  owned_values(unit).copy_(whole.narrow(0, unit.own.begin, unit.own.size()));
 }
 
 void Masters::publish() {
@@ -64,29 +58,17 @@ void Masters::publish() {
     const FlatUnit& unit = units_[u];
     if (!changed_[u] || !unit.has_masters()) continue;
     at::from_blob(unit.held_at(unit.own.begin), {unit.own.size()}, unit.dtype())
-        .copy_(own_of(unit));
+        .copy_(owned_values(unit));
     changed_[u] = false;
   }
 }
 
-at::Tensor Masters::gather(std::size_t u, std::int64_t version) const {
-  const FlatUnit& unit = units_[u];
-  const comm::OpTag tag{unit.name, version};
-  if (unit.replicated()) return own_of(unit).clone();
-  const comm::Buffer own{unit.shard_memory, unit.own.size(),
-                         to_dtype(unit.shard_dtype(), unit.name)};
-  at::Tensor held;
-  if (unit.divided()) {
-    held = at::empty({unit.held.size()}, unit.shard_dtype());
-    const std::vector<std::int64_t> counts = sizes_of(unit.pieces_of(mesh_.shard->rank()));
-    mesh_.replicate->all_gather(own, buffer_of(held, unit), counts, tag).wait();
+// What gathers take is in place already.
+void Masters::move(const std::vector<at::Tensor>& values) {
+  place();
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (units_[u].has_masters()) owned_values(units_[u]).copy_(values[u]);
   }
-  at::Tensor whole = at::empty({unit.layout.flat_size()}, unit.shard_dtype());
-  mesh_.shard
-      ->all_gather(held.defined() ? buffer_of(held, unit) : own, buffer_of(whole, unit),
-                   unit.slice_sizes(), tag)
-      .wait();
-  return whole;
 }
 
 }  // namespace fullshard::shard

@@ -26,13 +26,15 @@ class Masters {
   /// Publishes what was changed.
   void publish();
 
-  /// All elements of a unit that has masters, in the dtype of its shards. Collective.
-  at::Tensor gather(std::size_t unit, std::int64_t version) const;
+  /// Units have been cut otherwise, with nothing left to publish: what this rank owns of those that
+  /// have masters is `values`, by unit.
+  void move(const std::vector<at::Tensor>& values);
 
   std::int64_t bytes() const { return memory_.numel(); }
 
  private:
-  void fill(const FlatUnit& unit, bool from_rank0);
+  void place();
+  void fill(const FlatUnit& unit, bool from_rank0) const;
 
   const comm::Mesh& mesh_;
   std::vector<FlatUnit>& units_;

@@ -58,18 +58,39 @@ PrivateUnitMemory::PrivateUnitMemory(const comm::Mesh& mesh, std::vector<FlatUni
       gathered_(units.size()) {
   const int smaller = options.reshard_after_forward;
   if (smaller > 1 && smaller < group_->size()) smaller_ = neighbours(*group_, smaller);
-  std::int64_t bytes = kAlignment;
-  for (const FlatUnit& unit : units_) bytes += slice_bytes(unit);
-  own_ = at::zeros({bytes}, at::kByte);
-  std::byte* memory = memory_of(own_);
-  for (FlatUnit& unit : units_) {
-    unit.set_held_memory(memory);
-    memory += slice_bytes(unit);
+  replicated_ = place(/*replicated=*/true);
+  own_ = place(/*replicated=*/false);
+  for (const FlatUnit& unit : units_) {
     if (options.from_rank0) {
       store_rank0s(*mesh.all, unit);
     } else if (!unit.has_masters()) {
       store_own(unit);
     }
+  }
+}
+
+at::Tensor PrivateUnitMemory::place(bool replicated) {
+  std::int64_t bytes = kAlignment;
+  for (const FlatUnit& unit : units_) {
+    if (unit.replicated() == replicated) bytes += slice_bytes(unit);
+  }
+  at::Tensor placed = at::zeros({bytes}, at::kByte);
+  std::byte* memory = memory_of(placed);
+  for (FlatUnit& unit : units_) {
+    if (unit.replicated() != replicated) continue;
+    unit.set_held_memory(memory);
+    memory += slice_bytes(unit);
+  }
+  return placed;
+}
+
+// Replicated units stay where the model has them mapped.
+void PrivateUnitMemory::move(const std::vector<at::Tensor>& held) {
+  own_ = place(/*replicated=*/false);
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (units_[u].replicated()) continue;
+    const auto* values = static_cast<const std::byte*>(held[u].const_data_ptr());
+    copy_bytes(units_[u].held_memory, values, units_[u].held_bytes());
   }
 }
 

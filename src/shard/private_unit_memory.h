@@ -27,6 +27,8 @@ class PrivateUnitMemory final : public UnitMemory {
   void start(std::span<const int> units, std::int64_t version) override;
   std::byte* gather(std::size_t unit, std::int64_t version) override;
   void release(std::size_t unit) override;
+  bool shares_units() const override { return false; }
+  void move(const std::vector<at::Tensor>& held) override;
   void end_step() override;
   void take_part(std::int64_t version) override;
   bool keeps_units() const override { return dynamic_; }
@@ -61,6 +63,7 @@ class PrivateUnitMemory final : public UnitMemory {
     std::shared_ptr<Flight> flight;  // fills the buffer; null once it has come
   };
 
+  at::Tensor place(bool replicated);
   void store_rank0s(comm::Group& all, const FlatUnit& unit);
   void start_all(std::int64_t version);
   bool is_here(std::size_t unit, std::int64_t version) const;
@@ -79,7 +82,8 @@ class PrivateUnitMemory final : public UnitMemory {
   std::shared_ptr<comm::Group> smaller_;  // null where units are not resharded
   bool dynamic_;
   std::int64_t bucket_bytes_;  // of units gathered in one collective, with `dynamic`
-  at::Tensor own_;             // slices of all units
+  at::Tensor own_;             // slices of all units that are cut
+  at::Tensor replicated_;      // all of the others
   BufferPool buffers_;
   std::vector<Gathered> gathered_;  // by unit
   // With `dynamic`: versions of which all units' gathers were started, and have come.

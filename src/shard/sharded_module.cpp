@@ -92,6 +92,11 @@ LoadReport ShardedModule::load_state_dict(const StateDict& state, bool strict) c
                   [&] { return scatter_state(*engine_, state, strict); });
 }
 
+void ShardedModule::move_shards(const std::vector<double>& weights,
+                                const std::vector<state::ElementState*>& followers) const {
+  together(*engine_, "move_shards", [&] { engine_->move_shards(weights, followers); });
+}
+
 void ShardedModule::release() const { engine_->release(); }
 
 Counters ShardedModule::counters() const { return engine_->counters(); }

@@ -43,6 +43,13 @@ void SharedUnitMemory::allocate(const comm::Mesh& mesh) {
   }
 }
 
+void SharedUnitMemory::move(const std::vector<at::Tensor>&) {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    FlatUnit& unit = units_[u];
+    unit.set_held_memory(whole_[u] + unit.held.begin * unit.element_bytes());
+  }
+}
+
 // Rank 0's values everywhere. A shared unit is written by the first rank of each shard group, which
 // has rank 0's values from the replicate group of those first ranks.
 void SharedUnitMemory::store_rank0s(const comm::Mesh& mesh, std::size_t index) const {

@@ -16,6 +16,8 @@ class SharedUnitMemory final : public UnitMemory {
 
   std::byte* gather(std::size_t unit, std::int64_t) override { return whole_[unit]; }
   void release(std::size_t) override {}
+  bool shares_units() const override { return true; }
+  void move(const std::vector<at::Tensor>& held) override;
   void take_part(std::int64_t) override {}
   bool moves_bytes() const override { return false; }
   bool keeps_units() const override { return false; }

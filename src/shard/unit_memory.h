@@ -40,6 +40,13 @@ class UnitMemory {
   /// The unit is not used as a whole any more; waits for a gather that was started.
   virtual void release(std::size_t unit) = 0;
 
+  /// Whether a unit lies in one place for all ranks that it is cut between.
+  virtual bool shares_units() const = 0;
+
+  /// Units have been cut otherwise: sets `held_memory`. Where ranks do not share units, `held` is
+  /// what this rank holds now of each, in the dtype of gathers.
+  virtual void move(const std::vector<at::Tensor>& held) = 0;
+
   /// A step has ended: no backward is to come that would use what forwards left.
   virtual void end_step() {}
 

@@ -9,6 +9,7 @@
 
 #include "bench/error_of.h"
 #include "bench/memory_peak.h"
+#include "fullshard/base/machine.h"
 
 namespace fullshard::bench {
 namespace {
@@ -66,15 +67,15 @@ TEST(MemoryPeak, OfARunWithTooFewProcessesIsAnError) {
 
 TEST(ProportionalBytes, GrowByWhatAProcessTouches) {
   constexpr std::int64_t kBytes = 8 << 20;
-  const std::int64_t before = proportional_bytes(::getpid()).value();
+  const std::int64_t before = base::proportional_bytes(::getpid()).value();
   const std::vector<char> touched(kBytes, 'x');
   asm volatile("" : : "r"(touched.data()) : "memory");  // or the compiler leaves the memory out
-  EXPECT_GE(proportional_bytes(::getpid()).value(), before + kBytes / 2);
+  EXPECT_GE(base::proportional_bytes(::getpid()).value(), before + kBytes / 2);
   EXPECT_EQ(touched.back(), 'x');
 }
 
 TEST(ProportionalBytes, OfAProcessThatIsGoneAreNone) {
-  EXPECT_EQ(proportional_bytes(1 << 30), std::nullopt);
+  EXPECT_EQ(base::proportional_bytes(1 << 30), std::nullopt);
 }
 
 TEST(MemoryGate, HoldsAProcessUntilItIsOpened) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "fullshard/optim/groups.h"
@@ -57,6 +58,14 @@ class AdamW {
   /// Bytes of it now.
   std::int64_t state_bytes() const;
 
+  /// Both moments of one of the parameters; undefined where there are none yet, or for another
+  /// tensor.
+  std::pair<at::Tensor, at::Tensor> moments_of(const at::Tensor& parameter) const;
+
+  /// A parameter, whose tensor is the same object as before, has become `shard`, with these
+  /// moments, undefined where it has none. Nothing for a tensor that is none of the parameters.
+  void replace(const state::ShardedTensor& shard, at::Tensor exp_avg, at::Tensor exp_avg_sq);
+
   const std::vector<state::ShardedTensor>& parameters() const { return parameters_; }
   const AdamWOptions& options() const { return options_; }
 
@@ -74,6 +83,7 @@ class AdamW {
     std::vector<at::Tensor> tensors, grads, exp_avgs, exp_avg_sqs, steps;
   };
 
+  std::optional<std::size_t> find(const at::Tensor& parameter) const;
   void collect_gradients(Group& group);
   void rebuild(Group& group, const std::vector<std::size_t>& active);
   void create_moments(std::size_t parameter);

@@ -48,9 +48,12 @@ struct Counters {
   double exposed_comm_seconds = 0;  ///< time this rank waited for others or reduced gradients
   /// The part of it that was work: adding up gradients where they are, in the memory of one host.
   double reduction_seconds = 0;
+  /// Time that operators on shards took, such as an optimizer's; waiting not counted.
+  double update_seconds = 0;
   /// Times that this rank, being ahead, reduced another one's part of a unit. Not in what is
   /// counted of units and bytes, which is the same however ranks help each other.
   std::int64_t reductions_for_others = 0;
+  std::int64_t shard_moves = 0;  ///< times that ShardedModule::move_shards has cut units otherwise
   std::vector<UnitCounters> units;
 };
 

@@ -13,6 +13,7 @@
 #include "fullshard/comm/mesh.h"
 #include "fullshard/shard/counters.h"
 #include "fullshard/shard/options.h"
+#include "fullshard/state/element_state.h"
 #include "fullshard/state/sharded_tensor.h"
 
 namespace fullshard::shard {
@@ -101,6 +102,20 @@ class ShardedModule {
   /// rank passes the same dictionary. Nothing is changed when a shape differs or, with `strict`, a
   /// name is missing or unknown; the error lists all of them.
   LoadReport load_state_dict(const StateDict& state, bool strict = true) const;
+
+  /// Divides units between the ranks of the shard group by other weights, which are as in
+  /// FullyShardOptions::shard_weights, and moves what belongs to each element with it: parameters
+  /// and what `followers` keep, an optimizer's state for instance (optim/element_state.h). The
+  /// tensors of parameters() stay the same objects, of other sizes. Training goes on as if nothing
+  /// had happened. Collective; between steps, when the gradients have been cleared. For its
+  /// duration each rank holds what is to be its share a second time, and one unit.
+  ///
+  /// Throws base::Error, having changed nothing: kMisuse where there are gradients, in a backward
+  /// pass or an unsharded() scope, and for an optimizer whose state cannot be moved;
+  /// kInvalidArgument for weights that do not fit; kMismatch where followers keep something for a
+  /// parameter on some ranks only.
+  void move_shards(const std::vector<double>& weights,
+                   const std::vector<state::ElementState*>& followers = {}) const;
 
   /// Evicts every resident unit. After it live_unsharded_bytes is 0, but with `dynamic` where ranks
   /// do not share memory: there units stay until the next update.
