@@ -79,7 +79,8 @@ Command parse_command_line(int argc, const char* const* argv) {
   } catch (const CLI::ConversionError& error) {
     const std::string message = error.what();  // "Could not convert: NAME = VALUE"
     const std::size_t colon = message.find(": ");
-    fail_usage(message.substr(colon == std::string::npos ? 0 : colon + 2) + "; expected an integer");
+    fail_usage(message.substr(colon == std::string::npos ? 0 : colon + 2) +
+               "; expected an integer");
   } catch (const CLI::ParseError& error) {
     fail_usage(error.what());
   }

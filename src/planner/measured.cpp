@@ -46,8 +46,15 @@ double median_exposed(const Json& runs) {
   return median(std::move(values));
 }
 
+// Operations are counted as a GPT's that computes everything once.
+void check_countable(const Json& spec) {
+  if (spec.at("shape").value("model", "gpt") == "gpt" && spec.value("recompute", 0) == 0) return;
+  throw Json::other_error::create(501, "rates are taken from a GPT without recomputation", &spec);
+}
+
 MeasuredRates rates_of(const Json& report) {
   const Json& spec = report.at("options").at("spec");
+  check_countable(spec);
   const ModelShape shape = shape_of(spec.at("shape"));
   const Json& contenders = report.at("contenders");
   const auto sharded = std::ranges::find_if(

@@ -128,6 +128,16 @@ TEST(Measured, RatesAreThoseOfShardedTraining) {
   EXPECT_EQ(rates.others_share, 0.5);
 }
 
+TEST(Measured, OperationsOfOtherModelsAreNotCounted) {
+  for (const std::string change : {R"("model": "vit",)", R"("recompute": 1,)"}) {
+    std::string report = kReport;
+    const std::string place = change.starts_with("\"model") ? "\"layers\"" : "\"ranks\"";
+    report.insert(report.find(place), change);
+    EXPECT_THAT(error_of([&] { measured_rates(report, "c.json"); }),
+                HasSubstr("a GPT without recomputation"));
+  }
+}
+
 TEST(Measured, AnotherFileIsAnErrorThatNamesIt) {
   for (const char* text : {"", "[]", "{}", R"({"options": {}, "contenders": []})"}) {
     EXPECT_THAT(error_of([&] { measured_rates(text, "c.json"); }),

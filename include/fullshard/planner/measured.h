@@ -14,9 +14,9 @@ struct MeasuredRates {
 };
 
 /// Reads what `fullshard bench step --json FILE` wrote: of its runs of sharded training the medians
-/// of forward, backward, exposed time and optimizer, with 6 N + 12 L d S operations a token and 28 bytes a
-/// parameter that AdamW reads and writes. Throws base::Error(kConfiguration) that names `source`
-/// and what is missing.
+/// of forward, backward, exposed time and optimizer, with 6 N + 12 L d S operations a token and 28
+/// bytes a parameter that AdamW reads and writes. Throws base::Error(kConfiguration) that names
+/// `source` and what is missing.
 MeasuredRates measured_rates(std::string_view json, std::string_view source);
 
 /// The same of a file. Throws base::Error(kFile) too.
