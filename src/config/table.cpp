@@ -11,6 +11,12 @@ struct Names<base::DType> {
 };
 
 template <>
+struct Names<Narrow> {
+  static constexpr std::array<std::pair<Narrow, std::string_view>, 3> kTable = {
+      {{Narrow::kSame, "same"}, {Narrow::kFloat32, "float32"}, {Narrow::kBFloat16, "bfloat16"}}};
+};
+
+template <>
 struct Names<ActivationCheckpoint> {
   static constexpr std::array<std::pair<ActivationCheckpoint, std::string_view>, 3> kTable = {
       {{ActivationCheckpoint::kNone, "none"},
@@ -132,7 +138,17 @@ void add_training(Rows& rows) {
       "clip the gradient's global L2 norm to this; 0 = do not clip", at_least(0)));
   rows.push_back(row(
       "training.dtype", [](auto& c) -> auto& { return c.training.dtype; }, "",
-      "type of parameters and arithmetic"));
+      "type of parameters, and of arithmetic unless mixed_precision_param says otherwise"));
+  rows.push_back(row(
+      "training.mixed_precision_param",
+      [](auto& c) -> auto& { return c.training.mixed_precision_param; }, "",
+      "type that parameters are gathered and computed in, while the optimizer keeps them in "
+      "training.dtype; bfloat16 halves what is gathered"));
+  rows.push_back(row(
+      "training.mixed_precision_reduce",
+      [](auto& c) -> auto& { return c.training.mixed_precision_reduce; }, "",
+      "type that gradients travel between hosts in; same = as mixed_precision_param; they are "
+      "added up in float32 at least"));
 }
 
 void add_activation_checkpoint(Rows& rows) {
@@ -227,6 +243,17 @@ void add_parallelism(Rows& rows) {
       "parallelism.max_unsharded_bytes",
       [](auto& c) -> auto& { return c.parallelism.max_unsharded_bytes; }, "bytes",
       "most that a rank has gathered at a time; 0 = no limit", at_least(0)));
+  rows.push_back(row(
+      "parallelism.balance_every", [](auto& c) -> auto& { return c.parallelism.balance_every; },
+      "steps",
+      "after how many steps the ranks compare how long they compute and how much memory they use, "
+      "and move shares to those that wait; 0 = never",
+      at_least(0)));
+  rows.push_back(row(
+      "parallelism.balance_memory_limit",
+      [](auto& c) -> auto& { return c.parallelism.balance_memory_limit; }, "bytes",
+      "memory of a rank above which balancing moves shares away from it; 0 = no limit",
+      at_least(0)));
 }
 
 void add_comm(Rows& rows) {

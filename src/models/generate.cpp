@@ -41,7 +41,8 @@ at::Tensor generate(Gpt& model, const at::Tensor& prompt, std::int64_t count, do
   for (std::int64_t end = length; end < length + count; ++end) {
     const std::int64_t begin = std::max<std::int64_t>(0, end - model->options().seq_len);
     const at::Tensor context = tokens.slice(0, begin, end).unsqueeze(0);
-    const at::Tensor logits = model->forward(context).select(0, 0).select(0, -1);
+    at::Tensor logits = model->forward(context).select(0, 0).select(0, -1);
+    if (c10::isReducedFloatingType(logits.scalar_type())) logits = logits.to(at::kFloat);
     tokens.narrow(0, end, 1).copy_(choose(logits, temperature, generator));
   }
   return tokens.narrow(0, length, count);

@@ -132,7 +132,9 @@ at::Tensor GptImpl::run_blocks(at::Tensor x) {
 
 at::Tensor GptImpl::cross_entropy(const at::Tensor& tokens, const at::Tensor& targets,
                                   at::Reduction::Reduction reduction) {
-  const at::Tensor logits = forward(tokens);
+  at::Tensor logits = forward(tokens);
+  // Probabilities of a whole vocabulary need more digits than 16 bits have.
+  if (c10::isReducedFloatingType(logits.scalar_type())) logits = logits.to(at::kFloat);
   return at::cross_entropy_loss(logits.view({-1, options_.vocab_size}), targets.reshape({-1}),
                                 /*weight=*/{}, reduction);
 }

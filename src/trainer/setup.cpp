@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 
 #include "fullshard/data/token_source.h"
 
@@ -29,6 +30,15 @@ shard::WrapPolicy policy_of(const config::ParallelismConfig& parallelism) {
     case config::Wrap::kNone: break;
   }
   return shard::root_only();
+}
+
+std::optional<at::ScalarType> dtype_of(config::Narrow type) {
+  switch (type) {
+    case config::Narrow::kSame: break;
+    case config::Narrow::kFloat32: return at::kFloat;
+    case config::Narrow::kBFloat16: return at::kBFloat16;
+  }
+  return std::nullopt;
 }
 
 std::int64_t recompute_every(const config::ActivationCheckpointConfig& config) {
@@ -65,6 +75,8 @@ shard::FullyShardOptions shard_options(const config::TrainConfig& config) {
   options.gather_bucket_bytes = config.comm.allgather_bucket_size;
   options.reduce_bucket_bytes = config.comm.reduce_scatter_bucket_size;
   options.gradient_predivide_factor = config.comm.gradient_predivide_factor;
+  options.mixed_precision.param_dtype = dtype_of(config.training.mixed_precision_param);
+  options.mixed_precision.reduce_dtype = dtype_of(config.training.mixed_precision_reduce);
   return options;
 }
 

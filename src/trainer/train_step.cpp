@@ -45,6 +45,19 @@ TrainStep::TrainStep(const config::TrainConfig& config, comm::World& world, mode
                                                static_cast<std::uint64_t>(config.training.seed))),
       loader_(windows_, loader_options(config, world)) {
   schedule_.validate();
+  const config::ParallelismConfig& parallelism = config.parallelism;
+  if (parallelism.balance_every == 0) return;
+  optimizer_state_ = optim::element_state(optimizer_);
+  balancer_ = std::make_unique<shard::LoadBalancer>(
+      sharded, std::vector<state::ElementState*>{optimizer_state_.get()},
+      shard::LoadBalanceOptions{.every = parallelism.balance_every,
+                                .memory_limit_bytes = parallelism.balance_memory_limit});
+}
+
+void TrainStep::balance() {
+  if (balancer_ == nullptr) return;
+  optimizer_.zero_grad();
+  balancer_->end_step();
 }
 
 std::int64_t TrainStep::count_targets(const data::StepData& data, std::int64_t step) {
@@ -97,6 +110,7 @@ StepOutcome TrainStep::run(std::int64_t step, int stop_signal) {
   meter.end_phase(report.exposed_comm_seconds);
 
   const double loss_sum = forward_backward(data, targets);
+  if (balancer_ != nullptr) balancer_->note_memory();
   meter.end_phase(report.compute_seconds);
 
   const RankNote all = exchange(world_.group(),
@@ -113,6 +127,7 @@ StepOutcome TrainStep::run(std::int64_t step, int stop_signal) {
   update(report);
   meter.end_phase(report.optimizer_seconds);
   meter.finish();
+  balance();
   report.optimizer_state_bytes = optim::state_bytes(optimizer_);
   return {report, all.stop_signal};
 }

@@ -8,7 +8,9 @@
 #include "fullshard/data/batch_loader.h"
 #include "fullshard/models/gpt.h"
 #include "fullshard/optim/adamw.h"
+#include "fullshard/optim/element_state.h"
 #include "fullshard/optim/warmup_cosine.h"
+#include "fullshard/shard/load_balancer.h"
 #include "fullshard/shard/sharded_module.h"
 #include "trainer/step_report.h"
 
@@ -41,6 +43,7 @@ class TrainStep {
   std::int64_t count_targets(const data::StepData& data, std::int64_t step);
   double forward_backward(const data::StepData& data, std::int64_t targets);
   void update(StepReport& report);
+  void balance();
   void require_finite(const StepReport& report) const;
 
   const config::TrainConfig& config_;
@@ -48,6 +51,8 @@ class TrainStep {
   models::Gpt model_;
   const shard::ShardedModule& sharded_;
   optim::AdamW optimizer_;
+  std::unique_ptr<state::ElementState> optimizer_state_;
+  std::unique_ptr<shard::LoadBalancer> balancer_;  // null where shares stay as they are
   optim::WarmupCosine schedule_;
   std::shared_ptr<const data::Windows> windows_;
   data::BatchLoader loader_;

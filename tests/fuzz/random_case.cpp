@@ -237,6 +237,11 @@ Case random_case(std::uint64_t seed) {
                                    [](const ParameterRule& rule) { return rule.ignore; });
   run.from_float = !ignores && random.one_in(4);
   if (run.from_float) convert_all(run);
+  run.in_float = !ignores && !run.from_float && random.one_in(6);
+  if (run.in_float) run.sharding.mixed_precision.param_dtype = at::kFloat;
+  // Moving wants gradients cleared, which is another training where they are zeroed in place.
+  const bool clears = run.zero_grad == ZeroGrad::kOptimizer || run.zero_grad == ZeroGrad::kHandle;
+  run.moves = clears && random.one_in(3);
   return run;
 }
 
@@ -276,6 +281,8 @@ std::string to_string(const Case& run) {
   if (options.dynamic) text += "  dynamic\n";
   if (options.communication_hook) text += "  with a communication hook\n";
   if (run.from_float) text += "  from single precision\n";
+  if (run.in_float) text += "  computing in single precision\n";
+  if (run.moves) text += "  shares move after each update\n";
   return text + fmt::format(
                     "  sync {}, divide {}, weights {}, min {}, keep {}, prefetch {} {} {}, buckets "
                     "{} {}, reshard to {}, predivide {}, limit {}\n  {}, {} steps of {}{}, "

@@ -64,6 +64,8 @@ struct Case {
   double limit = 0;                   ///< max_unsharded_bytes in sizes of the largest unit; 0: none
   Transport transport = Transport::kThreads;
   bool from_float = false;  ///< the model is in single precision; a rule converts it to double
+  bool in_float = false;    ///< computes in single precision, with shards in double
+  bool moves = false;       ///< other weights after each update
   std::vector<FreezeSpec> freezes;
   Optimizer optimizer = Optimizer::kSgd;
   ZeroGrad zero_grad = ZeroGrad::kOptimizer;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "fullshard/optim/adamw.h"
+#include "fullshard/optim/element_state.h"
 #include "support/networks.h"
 
 namespace fullshard::fuzz {
@@ -22,6 +23,9 @@ constexpr double kDecay = 0.1;
 // Far above rounding errors of gradients that are zero in exact arithmetic.
 constexpr double kEpsilon = 1e-5;
 constexpr double kTolerance = 1e-10;
+constexpr double kToleranceInFloat = 2e-3;
+
+double tolerance_of(const Case& run) { return run.in_float ? kToleranceInFloat : kTolerance; }
 
 Batch batch_of(const Case& run, std::int64_t pass) {
   const auto generator =
@@ -134,6 +138,16 @@ class ShardedSide {
     }
   }
 
+  void move(std::int64_t step) {
+    sharded_.zero_grad();
+    std::vector<double> weights;
+    for (std::int64_t rank = 0; rank < run_.ranks / run_.replicate; ++rank) {
+      weights.push_back(static_cast<double>((step + 3 * rank) % 4 + (rank == 0 ? 1 : 0)));
+    }
+    const auto state = stock_ ? optim::element_state(*stock_) : optim::element_state(*fused_);
+    sharded_.move_shards(weights, {state.get()});
+  }
+
   shard::StateDict parameters() { return sharded_.full_state_dict(); }
 
   std::int64_t bytes_above_limit() const {
@@ -231,6 +245,8 @@ class UnshardedSide {
     if (what == Interlude::kHalve) halve_one(*net_);
   }
 
+  void move(std::int64_t) {}
+
   shard::StateDict parameters() { return testing::parameters_of(*net_); }
 
   std::int64_t bytes_above_limit() const { return 0; }
@@ -262,6 +278,7 @@ Outcome train(const Case& run, Side side) {
     side.between(run.before_update[index], pass);
     side.step();
     side.between(run.after_update[index], pass);
+    if (run.moves) side.move(step);
   }
   outcome.parameters = side.parameters();
   outcome.bytes_above_limit = side.bytes_above_limit();
@@ -314,7 +331,7 @@ std::string difference(const Case& run, const Outcome& actual, const Outcome& ex
       text += fmt::format("  {} is missing\n", name);
     } else if (found->second.sizes() != value.sizes()) {
       text += fmt::format("  {} has another shape\n", name);
-    } else if (const double off = worst(found->second, value); !(off <= kTolerance)) {
+    } else if (const double off = worst(found->second, value); !(off <= tolerance_of(run))) {
       text += fmt::format("  {} is off by {:.2e}\n", name, off);
     }
   }
@@ -323,7 +340,7 @@ std::string difference(const Case& run, const Outcome& actual, const Outcome& ex
   }
   for (std::size_t step = 0; step < expected.norms.size(); ++step) {
     const double off = std::abs(actual.norms.at(step) - expected.norms[step]);
-    if (!(off <= kTolerance * std::max(1.0, expected.norms[step]))) {
+    if (!(off <= tolerance_of(run) * std::max(1.0, expected.norms[step]))) {
       text += fmt::format("  the norm of step {} is off by {:.2e}\n", step, off);
     }
   }

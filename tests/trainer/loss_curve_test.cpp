@@ -122,6 +122,28 @@ INSTANTIATE_TEST_SUITE_P(All, Strategy,
                                            config::ShardingStrategy::kShardGradOp,
                                            config::ShardingStrategy::kNoShard));
 
+TEST(LossCurve, MixedPrecisionFollowsFullPrecision) {
+  const TemporaryFolder folder;
+  config::TrainConfig config = small_config(folder);
+  const TrainResult exact = run_small(config, 2);
+  config.training.mixed_precision_param = config::Narrow::kBFloat16;
+  config.training.mixed_precision_reduce = config::Narrow::kFloat32;
+  EXPECT_EQ(trainer::shard_options(config).mixed_precision.param_dtype, at::kBFloat16);
+  const TrainResult narrow = run_small(config, 2);
+  expect_close(narrow.losses, exact.losses, 0.03);
+  EXPECT_NE(narrow.losses, exact.losses);
+}
+
+TEST(LossCurve, BalancingChangesNothing) {
+  const TemporaryFolder folder;
+  config::TrainConfig config = small_config(folder);
+  config.training.dtype = base::DType::kFloat64;
+  const TrainResult still = run_small(config, 2);
+  config.parallelism.balance_every = 2;
+  config.parallelism.balance_memory_limit = std::int64_t{1} << 40;
+  expect_same_curve(run_small(config, 2), still, 1e-10);
+}
+
 TEST(LossCurve, ActivationCheckpointingChangesNothing) {
   const TemporaryFolder folder;
   config::TrainConfig config = small_config(folder);

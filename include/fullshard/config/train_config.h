@@ -43,6 +43,10 @@ enum class ActivationCheckpoint {
   kSelective,  ///< every `selective_ac_option`-th block's
 };
 
+/// What parameters are gathered and computed in, or gradients travel in, where that is not what
+/// their shards are in.
+enum class Narrow { kSame, kFloat32, kBFloat16 };
+
 /// Something that depends on the console unless it is set.
 enum class Toggle { kAuto, kOn, kOff };
 
@@ -76,6 +80,8 @@ struct TrainingConfig {
   int gradient_accumulation_steps = 1;
   double max_norm = 1.0;  ///< 0 = no clipping
   base::DType dtype = base::DType::kFloat32;
+  Narrow mixed_precision_param = Narrow::kSame;   ///< kSame: as dtype
+  Narrow mixed_precision_reduce = Narrow::kSame;  ///< kSame: as mixed_precision_param
 };
 
 /// Named as torchtitan's.
@@ -108,7 +114,9 @@ struct ParallelismConfig {
   bool shard_optimizer_over_replicas = false;
   int forward_prefetch = -1;  ///< -1 = as fits the backend
   int backward_prefetch = -1;
-  std::int64_t max_unsharded_bytes = 0;  ///< 0 = no limit
+  std::int64_t max_unsharded_bytes = 0;   ///< 0 = no limit
+  int balance_every = 0;                  ///< 0 = shares stay as they are
+  std::int64_t balance_memory_limit = 0;  ///< 0 = no limit
 };
 
 struct CommConfig {
