@@ -290,6 +290,35 @@ TEST(Recompute, H6_OneEncoderForTwoCrops) {
   }
 }
 
+shard::StateDict train_in_bf16(comm::World& world, Where where) {
+  const Problem task = decoder_problem();
+  const auto model = task.build();
+  Decoder& net = decoder(*model, where);
+  const auto sharded = shard::fully_shard(
+      model, world.mesh(),
+      {.auto_wrap_policy = kBlocks, .mixed_precision = {.param_dtype = at::kBFloat16}});
+  const auto optimizer = testing::stock_optimizer(testing::Optimizer::kAdam, sharded.parameters());
+  for (std::int64_t step = 0; step < 3; ++step) {
+    optimizer->zero_grad();
+    const auto rows = testing::rows_of_rank(task.batch(step), world.rank(), world.size());
+    const at::Tensor out = net.through(net.table(rows.x).to(at::kFloat));
+    at::cross_entropy_loss(at::linear(net.norm(out), net.table->weight).flatten(0, 1),
+                           rows.y.flatten())
+        .backward();
+    optimizer->step();
+  }
+  return sharded.full_state_dict();
+}
+
+TEST(Recompute, H5_InputsOfAnotherTypeAreCastTheSecondTimeToo) {
+  comm::run_as_threads(2, [&](comm::World& world) {
+    const auto expected = train_in_bf16(world, Where::kNowhere);
+    for (const Where where : {Where::kAround, Where::kInside, Where::kBoth}) {
+      testing::expect_bitwise_equal(train_in_bf16(world, where), expected);
+    }
+  });
+}
+
 TEST(Recompute, SecondOrderGradientsOfShardedModels) {
   const auto penalty = [](Where where) {
     return [=](testing::Model& model, const Batch& batch, const Turn&) {

@@ -117,6 +117,29 @@ TEST_P(TorchScript, SavesWholeValues) {
   testing::expect_bitwise_equal(state, expected);
 }
 
+TEST_P(TorchScript, ComputesInAnotherTypeThanItIsSavedIn) {
+  const StateDict expected = reference();
+  comm::run_as_threads(GetParam(), [&](comm::World& world) {
+    torch::jit::Module model = make_script();
+    const auto sharded =
+        fully_shard(model, world.mesh(), {.mixed_precision = {.param_dtype = at::kFloat}});
+    const auto optimizer =
+        testing::stock_optimizer(testing::Optimizer::kAdamW, sharded.parameters());
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer->zero_grad();
+      loss_of(model, testing::rows_of_rank(kTask.batch(step), world.rank(), world.size()))
+          .backward();
+      optimizer->step();
+    }
+    EXPECT_EQ(parameters_of(model).front().scalar_type(), at::kFloat);
+    const auto whole = sharded.unsharded();
+    for (const auto& item : model.named_parameters()) {
+      EXPECT_EQ(item.value.scalar_type(), at::kDouble);
+      EXPECT_TRUE(at::allclose(item.value, expected.at(item.name), 1e-3, 1e-3)) << item.name;
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, TorchScript, ::testing::Values(1, 2, 3));
 
 }  // namespace
