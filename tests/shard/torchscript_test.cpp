@@ -122,13 +122,15 @@ TEST_P(TorchScript, ComputesInAnotherTypeThanItIsSavedIn) {
   comm::run_as_threads(GetParam(), [&](comm::World& world) {
     torch::jit::Module model = make_script();
     const auto sharded =
-        fully_shard(model, world.mesh(), {.mixed_precision = {.param_dtype = at::kFloat}});
+        fully_shard(model, world.mesh(),
+                    {.mixed_precision = {.param_dtype = at::kFloat, .buffer_dtype = at::kFloat}});
     const auto optimizer =
         testing::stock_optimizer(testing::Optimizer::kAdamW, sharded.parameters());
     for (int step = 0; step < kSteps; ++step) {
       optimizer->zero_grad();
-      loss_of(model, testing::rows_of_rank(kTask.batch(step), world.rank(), world.size()))
-          .backward();
+      auto rows = testing::rows_of_rank(kTask.batch(step), world.rank(), world.size());
+      rows.x = rows.x.to(at::kFloat);
+      loss_of(model, rows).backward();
       optimizer->step();
     }
     EXPECT_EQ(parameters_of(model).front().scalar_type(), at::kFloat);

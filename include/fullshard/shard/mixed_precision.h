@@ -31,7 +31,9 @@ struct MixedPrecision {
   /// Products, convolutions, recurrent layers and normalisations that use a parameter get their
   /// other floating-point operands in that parameter's dtype, so that fp32 inputs meet bf16
   /// weights, and a layer that a rule keeps in fp32 computes in fp32. Operators that promote types
-  /// by themselves are left alone. Off, the model's code sees to it.
+  /// by themselves are left alone. TorchScript differentiates parts of its graphs itself and does
+  /// not see such conversions: give a script module inputs, and by buffer_dtype buffers, of
+  /// param_dtype. Off, the model's code sees to it.
   bool cast_forward_inputs = true;
 
   /// Parameters and buffers in modules of these classes are left as they are. Batch normalisation
