@@ -13,6 +13,10 @@ std::uint64_t mix_bits(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
+Permutation order_of_epoch(std::int64_t size, std::uint64_t seed, std::int64_t epoch) {
+  return {size, mix_bits(seed) ^ mix_bits(~static_cast<std::uint64_t>(epoch))};
+}
+
 Permutation::Permutation(std::int64_t size, std::uint64_t key) : size_(size) {
   FULLSHARD_CHECK_LE(1, size);
   const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(size) - 1));

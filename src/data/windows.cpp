@@ -59,8 +59,7 @@ Windows::Windows(std::shared_ptr<const TokenSource> source, std::int64_t seq_len
       seed_(seed) {}
 
 std::int64_t Windows::window_of(Cursor cursor) const {
-  const auto epoch = static_cast<std::uint64_t>(cursor.epoch);
-  return Permutation(per_epoch_, mix_bits(seed_) ^ mix_bits(~epoch))(cursor.sample);
+  return order_of_epoch(per_epoch_, seed_, cursor.epoch)(cursor.sample);
 }
 
 Batch Windows::batch(std::int64_t begin, std::int64_t count) const {

@@ -30,6 +30,9 @@ class Permutation {
   std::array<std::uint64_t, kRounds> round_keys_;
 };
 
+/// The order of `size` >= 1 samples in an epoch >= 0 of a run with this seed.
+Permutation order_of_epoch(std::int64_t size, std::uint64_t seed, std::int64_t epoch);
+
 /// One step of splitmix64 (Steele, Lea and Flood, 2014): a bijection that mixes all 64 bits.
 std::uint64_t mix_bits(std::uint64_t value);
 
