@@ -7,6 +7,7 @@
 #include "fullshard/comm/init.h"
 #include "fullshard/comm/rank0_only.h"
 #include "fullshard/comm/world.h"
+#include "fullshard/data/distributed_sampler.h"
 #include "fullshard/optim/adamw.h"
 #include "fullshard/optim/state_bytes.h"
 #include "fullshard/optim/warmup_cosine.h"
@@ -22,6 +23,10 @@ using comm::CommOptions;
 using comm::Mesh;
 using comm::MeshOptions;
 using comm::World;
+using data::Cursor;
+using data::DistributedSampler;
+using data::DistributedSamplerOptions;
+using data::Remainder;
 using layout::Atom;
 using recompute::checkpoint;
 using recompute::checkpoint_tensors;
