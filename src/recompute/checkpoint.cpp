@@ -1,6 +1,5 @@
 #include "fullshard/recompute/checkpoint.h"
 
-#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -34,7 +33,7 @@ Tensors checkpoint_tensors(std::function<Tensors(const Tensors&)> run, Tensors i
                            const CheckpointOptions& options) {
   if (!at::GradMode::is_enabled()) return run(inputs);
   const auto region = std::make_shared<const Region>(std::move(run), std::move(inputs), options);
-  Frontier frontier(at::sequence_number::peek(), region->inputs());
+  Frontier frontier(Beginning::now(), region->inputs());
   Tensors outputs = region->run_first();
   std::vector<std::size_t> places;
   torch::autograd::edge_list roots;

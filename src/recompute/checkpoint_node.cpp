@@ -1,6 +1,5 @@
 #include "recompute/checkpoint_node.h"
 
-#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -102,7 +101,7 @@ variable_list CheckpointNode::apply(variable_list&& gradients) {
         "a parameter that a region uses was changed in place, for instance by an optimizer step, "
         "between its forward and its backward, which has to run the region again");
   }
-  const std::uint64_t begin = at::sequence_number::peek();
+  const Beginning begin = Beginning::now();
   const Tensors outputs = kept->region->run_again();
   require_same(outputs);
   differentiate(kept->frontier, outputs, gradients, begin, results);
@@ -111,7 +110,7 @@ variable_list CheckpointNode::apply(variable_list&& gradients) {
 
 // A pass inside the one that called: what the region's operators do to parameters belongs to both.
 void CheckpointNode::differentiate(const Frontier& frontier, const Tensors& outputs,
-                                   const variable_list& gradients, std::uint64_t begin,
+                                   const variable_list& gradients, Beginning begin,
                                    variable_list& results) const {
   edge_list roots;
   variable_list given;

@@ -44,7 +44,7 @@ class CheckpointNode final : public torch::autograd::Node {
   std::vector<std::size_t> wanted() const;
   void require_same(const Tensors& outputs) const;
   void differentiate(const Frontier& frontier, const Tensors& outputs,
-                     const torch::autograd::variable_list& gradients, std::uint64_t begin,
+                     const torch::autograd::variable_list& gradients, Beginning begin,
                      torch::autograd::variable_list& results) const;
 
   std::shared_ptr<const Kept> kept_;  // guarded by Node::mutex_; null once it was let go

@@ -1,5 +1,7 @@
 #include "recompute/frontier.h"
 
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/tensor.h>
@@ -35,10 +37,6 @@ const torch::autograd::AccumulateGrad* as_leaf(const Edge& edge) {
   return dynamic_cast<const torch::autograd::AccumulateGrad*>(edge.function.get());
 }
 
-bool is_older(const Edge& edge, std::uint64_t begin) {
-  return as_leaf(edge) != nullptr || edge.function->sequence_nr() < begin;
-}
-
 /// Visits every node that can be reached from `roots` over edges for which `enter` is true. `enter`
 /// is called for each edge of each of these nodes, with its node and its index.
 template <class Enter>
@@ -69,7 +67,16 @@ std::string describe(const Edge& edge) {
 
 }  // namespace
 
-Frontier::Frontier(std::uint64_t begin, const Tensors& inputs) : begin_(begin) {
+Beginning Beginning::now() {
+  return {at::sequence_number::peek(), at::RecordFunction::currentThreadId()};
+}
+
+bool Beginning::is_older(const Edge& edge) const {
+  const Node& node = *edge.function;
+  return as_leaf(edge) != nullptr || node.thread_id() != thread_ || node.sequence_nr() < number_;
+}
+
+Frontier::Frontier(Beginning begin, const Tensors& inputs) : begin_(begin) {
   for (const at::Tensor& input : inputs) {
     if (!input.defined() || !input.requires_grad()) continue;
     of_inputs_.insert(torch::autograd::impl::gradient_edge(input).function.get());
@@ -77,7 +84,7 @@ Frontier::Frontier(std::uint64_t begin, const Tensors& inputs) : begin_(begin) {
 }
 
 bool Frontier::is_outside(const Edge& edge) const {
-  return is_older(edge, begin_) || of_inputs_.contains(edge.function.get());
+  return begin_.is_older(edge) || of_inputs_.contains(edge.function.get());
 }
 
 void Frontier::collect(const edge_list& roots) {
@@ -95,8 +102,8 @@ std::optional<std::size_t> Frontier::find(const Edge& edge) const {
   return found->second;
 }
 
-void Frontier::require_inside(const Edge& edge, std::uint64_t begin) const {
-  if (!is_older(edge, begin) && !of_inputs_.contains(edge.function.get())) return;
+void Frontier::require_inside(const Edge& edge, Beginning begin) const {
+  if (!begin.is_older(edge) && !of_inputs_.contains(edge.function.get())) return;
   throw base::Error(
       base::ErrorCode::kMisuse,
       fmt::format("a checkpointed region did something else when it ran again in backward: it uses "
@@ -106,7 +113,7 @@ void Frontier::require_inside(const Edge& edge, std::uint64_t begin) const {
 
 // The nodes are all of the second run, so nobody else follows their edges meanwhile. They are
 // set back because second-order gradients lead through them to what was there before.
-CutGraph::CutGraph(const Frontier& frontier, edge_list& roots, std::uint64_t begin)
+CutGraph::CutGraph(const Frontier& frontier, edge_list& roots, Beginning begin)
     : frontier_(frontier), begin_(begin), ends_(frontier.edges().size()) {
   edge_list inside;
   for (Edge& root : roots) {

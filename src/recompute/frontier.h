@@ -16,12 +16,26 @@
 
 namespace fullshard::recompute {
 
+/// When a run of a region began, in its thread.
+class Beginning {
+ public:
+  static Beginning now();
+
+  /// Whether the edge leads to a parameter or to what was there before. Each thread numbers its
+  /// nodes by itself, so those of others count as what was there before.
+  bool is_older(const torch::autograd::Edge& edge) const;
+
+ private:
+  Beginning(std::uint64_t number, std::uint64_t thread) : number_(number), thread_(thread) {}
+  std::uint64_t number_;  // of the next node
+  std::uint64_t thread_;
+};
+
 /// Where the graph of a region ends: the edges from its nodes to parameters and to what was there
 /// before it ran.
 class Frontier {
  public:
-  /// `begin` is the number of the first node that the region can have made, in this thread.
-  Frontier(std::uint64_t begin, const Tensors& inputs);
+  Frontier(Beginning begin, const Tensors& inputs);
 
   /// Whether the edge leads out of the region.
   bool is_outside(const torch::autograd::Edge& edge) const;
@@ -35,15 +49,15 @@ class Frontier {
   std::optional<std::size_t> find(const torch::autograd::Edge& edge) const;
 
   /// Throws base::Error(kMisuse) for an edge that leads to something which the first run did not
-  /// use; `begin` as above, of the second run.
-  void require_inside(const torch::autograd::Edge& edge, std::uint64_t begin) const;
+  /// use; `begin` is the second run's.
+  void require_inside(const torch::autograd::Edge& edge, Beginning begin) const;
 
  private:
   using Key = std::pair<const torch::autograd::Node*, std::uint32_t>;
   static Key key_of(const torch::autograd::Edge& edge) {
     return {edge.function.get(), edge.input_nr};
   }
-  std::uint64_t begin_;
+  Beginning begin_;
   std::unordered_set<const torch::autograd::Node*> of_inputs_;
   torch::autograd::edge_list edges_;
   std::map<Key, std::size_t> places_;
@@ -55,7 +69,7 @@ class Frontier {
 class CutGraph {
  public:
   /// `roots` become the edges at which a pass over the cut graph begins.
-  CutGraph(const Frontier& frontier, torch::autograd::edge_list& roots, std::uint64_t begin);
+  CutGraph(const Frontier& frontier, torch::autograd::edge_list& roots, Beginning begin);
   CutGraph(const CutGraph&) = delete;
   CutGraph& operator=(const CutGraph&) = delete;
   ~CutGraph();
@@ -74,7 +88,7 @@ class CutGraph {
   std::optional<torch::autograd::Edge> replacement(const torch::autograd::Edge& edge);
 
   const Frontier& frontier_;
-  std::uint64_t begin_;
+  Beginning begin_;
   std::vector<std::shared_ptr<torch::autograd::Node>> ends_;
   std::vector<Cut> cuts_;
 };

@@ -346,6 +346,35 @@ TEST_F(Checkpoint, ForwardAndBackwardInDifferentThreads) {
   EXPECT_TRUE(at::allclose(x.grad(), gradient));
 }
 
+// The thread of the backward has made no node yet, this one many.
+TEST_F(Checkpoint, NestedCapturesWithBackwardInAnotherThread) {
+  expect_same_gradients(leaves, [&](const Runner& run) {
+    for (int i = 0; i < 100; ++i) at::sin(x);
+    const at::Tensor side = at::cos(b);
+    const auto inner = [side, this](const at::Tensor& h) { return at::tanh(at::mm(h, w) + side); };
+    const auto outer = [&](const at::Tensor& h) { return run_one(run, inner, at::sin(h)); };
+    const at::Tensor loss = (run_one(run, outer, x) * side).sum();
+    std::thread([&] { loss.backward({}, /*retain_graph=*/true); }).join();
+    std::thread([&] { loss.backward(); }).join();
+  });
+}
+
+// So deep that libtorch goes on in other threads.
+TEST_F(Checkpoint, DeeplyNestedCaptures) {
+  expect_same_gradients(leaves, [&](const Runner& run) {
+    const at::Tensor side = at::cos(b);
+    std::function<at::Tensor(const at::Tensor&)> body = [&](const at::Tensor& h) {
+      return at::tanh(at::mm(h, w) + side);
+    };
+    for (int depth = 0; depth < 70; ++depth) {
+      body = [&run, side, inner = body](const at::Tensor& h) {
+        return run_one(run, inner, h) + side;
+      };
+    }
+    (run_one(run, body, x) * side).sum().backward();
+  });
+}
+
 TEST_F(Checkpoint, LongChains) {
   at::Tensor h = at::ones({1}).requires_grad_();
   const at::Tensor first = h;

@@ -36,7 +36,8 @@ using Tensors = std::vector<at::Tensor>;
 ///     changes twice;
 ///   - leave its inputs as they are, and so must everybody until backward: kMisuse otherwise, for
 ///     inputs and for parameters. Other captured tensors are not watched.
-/// Tensors of which another thread made the history must be inputs, not captured.
+/// The thread that runs the region must make its graph: what other threads add to that meanwhile
+/// counts as older, so that it is kMisuse the second time.
 ///
 /// An output that is an input or another older tensor is returned itself, one that is a view of
 /// such a tensor as a copy. Outputs that share memory with each other must not be written to.
