@@ -283,6 +283,7 @@ TEST(DistributedSampler, SetEpochLeavesThePassThatIsUnderWay) {
   EXPECT_EQ(sampler.position(), (Cursor{0, 5}));
   append(seen, rest(sampler));
   EXPECT_EQ(seen, sampler.indices({.epoch = 0}));
+  EXPECT_EQ(sampler.position(), (Cursor{7, 0}));
   EXPECT_EQ(sampler.next(1), std::nullopt);
   sampler.reset();
   EXPECT_EQ(rest(sampler), sampler.indices({.epoch = 7}));
@@ -373,6 +374,14 @@ TEST(DistributedSampler, WithoutShufflingKeepsTheOrderOfTheData) {
   const auto ranks = samplers({.size = 6, .world = 2, .shuffle = false});
   EXPECT_EQ(ranks[0].indices({.epoch = 3}), (Indices{0, 2, 4}));
   EXPECT_EQ(ranks[1].indices({.epoch = 3}), (Indices{1, 3, 5}));
+}
+
+TEST(DistributedSampler, KeepsItsOrderForeverAndSeedsDiffer) {
+  // Pinned: a resumed run must meet the samples in the order in which they were left.
+  EXPECT_EQ(DistributedSampler({.size = 10, .seed = 1}).indices({.epoch = 2}),
+            (Indices{9, 1, 3, 5, 7, 0, 8, 6, 2, 4}));
+  EXPECT_NE(DistributedSampler({.size = 10, .seed = 2}).indices({.epoch = 2}),
+            DistributedSampler({.size = 10, .seed = 1}).indices({.epoch = 2}));
 }
 
 TEST(DistributedSampler, ShufflesWell) {
