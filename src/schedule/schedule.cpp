@@ -31,6 +31,7 @@ class Planner {
         options_(options),
         next_of_event_(trace.size(), kNever),
         end_of_phase_(trace.size()),
+        to_backward_(trace.size()),
         next_use_(unit_bytes.size(), kNever),
         last_backward_(unit_bytes.size(), kNever),
         last_phase_(unit_bytes.size(), Phase::kForward) {
@@ -48,8 +49,8 @@ class Planner {
  private:
   static std::size_t index(int unit) { return static_cast<std::size_t>(unit); }
 
-  /// Fills the next event of the same unit and the last one of the same phase for every event, and
-  /// each unit's first and last ones.
+  /// Fills for every event the next one of the same unit, the last one of the same phase and
+  /// whether it leads to a backward, and each unit's first and last events.
   void look_ahead() {
     for (std::size_t at = trace_.size(); at-- > 0;) {
       const std::size_t unit = index(trace_[at].unit);
@@ -57,11 +58,19 @@ class Planner {
           at + 1 == trace_.size() || !same_way(trace_[at + 1].phase, trace_[at].phase);
       end_of_phase_[at] = ends ? at : end_of_phase_[at + 1];
       next_of_event_[at] = next_use_[unit];
+      to_backward_[at] = leads_to_backward(at);
       next_use_[unit] = at;
       if (trace_[at].phase != Phase::kForward && last_backward_[unit] == kNever) {
         last_backward_[unit] = at;
       }
     }
+  }
+
+  /// Whether event `at` is a backward, or recomputes for one that comes: several times where
+  /// regions are inside regions.
+  bool leads_to_backward(std::size_t at) const {
+    if (trace_[at].phase != Phase::kRecompute) return trace_[at].phase == Phase::kBackward;
+    return next_of_event_[at] != kNever && to_backward_[next_of_event_[at]];
   }
 
   Event plan_event(std::size_t at) {
@@ -106,7 +115,7 @@ class Planner {
     if (next_use_[i] == kNever) return false;
     const std::size_t events_between = next_use_[i] - at;
     if (events_between <= 1 || next_use_[i] <= horizon_) return true;
-    if (last_phase_[i] == Phase::kRecompute) return true;
+    if (last_phase_[i] == Phase::kRecompute && to_backward_[next_use_[i]]) return true;
     const bool same_phase = same_way(trace_[next_use_[i]].phase, last_phase_[i]);
     if (same_phase && events_between <= static_cast<std::size_t>(options_.keep_distance))
       return true;
@@ -189,6 +198,7 @@ class Planner {
   const ScheduleOptions& options_;
   std::vector<std::size_t> next_of_event_;  // by event
   std::vector<std::size_t> end_of_phase_;   // by event: the last before the other phase
+  std::vector<bool> to_backward_;           // by event: leads_to_backward()
   std::vector<std::size_t> next_use_;       // by unit, from the event in hand on
   std::vector<std::size_t> last_backward_;  // by unit
   std::vector<Phase> last_phase_;           // by unit

@@ -134,6 +134,22 @@ TEST(MakeSchedule, WhatIsRecomputedLeavesAfterItsBackward) {
   EXPECT_EQ(simulate(make_schedule(two_calls, bytes, {}), bytes).peak_bytes, 1);
 }
 
+// Nobody reads an embedding or frozen weights in backward.
+TEST(MakeSchedule, WhatIsRecomputedLeavesWhereNoBackwardWantsIt) {
+  const std::vector<std::int64_t> bytes(4, 1);
+  const Trace trace = steps::of("f0 f1 f3 f0 f2 f3 r0 r2 r3 b3 b2 r0 r1 r3 b3 b1");
+  const Schedule plan = make_schedule(trace, bytes, {});
+  EXPECT_THAT(plan.events[7].evict, ElementsAre(0));
+  EXPECT_THAT(simulate(plan, bytes).unit_gathers, ElementsAre(4, 2, 2, 4));
+  EXPECT_EQ(simulate(plan, bytes).peak_bytes, 2);
+}
+
+TEST(MakeSchedule, WhatRegionsInsideRegionsRecomputeStaysForItsBackward) {
+  const std::vector<std::int64_t> bytes(3, 1);
+  const Trace nested = steps::of("f0 f1 f2 r0 r1 r2 r0 r1 r0 r1 b1 r0 b0");
+  EXPECT_THAT(simulate(make_schedule(nested, bytes, {}), bytes).unit_gathers, ElementsAre(2, 2, 2));
+}
+
 TEST(MakeSchedule, KeepDistanceDecidesAboutUnitsThatTakeTurns) {
   const Trace turns = steps::of("f0 f1 f2 f0 f1 f2");
   const std::vector<std::int64_t> bytes(3, 1);

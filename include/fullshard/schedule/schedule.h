@@ -91,7 +91,7 @@ struct Schedule {
 ///   - is the next event, or one that was looked ahead to when an event before it was planned,
 ///   - is in the same phase after at most keep_distance events of other units,
 ///   - is used by the operator that makes this touch,
-///   - comes after a kRecompute, for which its backward will want it,
+///   - comes after a kRecompute and is kBackward, or kRecompute again with a kBackward after that,
 /// or it has a backward touch ahead and keep_for_backward names it, or keep_gathered names it.
 /// No unit stays past the end; what does is not in a trace, and for a Follower to note. Then units
 /// are evicted by farthest next use (Belady's rule) until the touched unit fits.
