@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <array>
@@ -272,8 +273,9 @@ void PrivateUnitMemory::release(std::size_t unit) {
   if (!gathered.buffer.defined()) return;
   land(unit);
   if (dynamic_) return;
-  // Between a forward and its backward; there gradients are off.
-  if (smaller_ && at::GradMode::is_enabled()) keep_piece(unit);
+  // Between a forward and its backward. Inside that, what runs again has gradients on as well.
+  const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  if (smaller_ && at::GradMode::is_enabled() && !in_backward) keep_piece(unit);
   buffers_.give_back(std::exchange(gathered.buffer, {}));
 }
 

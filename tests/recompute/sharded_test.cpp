@@ -319,6 +319,31 @@ TEST(Recompute, H5_InputsOfAnotherTypeAreCastTheSecondTimeToo) {
   });
 }
 
+// Bytes of pieces kept when backward has come through all blocks.
+std::int64_t pieces_after_blocks(comm::World& world, Where where) {
+  const Problem task = decoder_problem();
+  const auto model = task.build();
+  Decoder& net = decoder(*model, where);
+  const auto sharded = shard::fully_shard(
+      model, world.mesh(), {.auto_wrap_policy = kBlocks, .reshard_after_forward = 2});
+  std::int64_t kept = 0;
+  for (std::int64_t step = 0; step < 2; ++step) {
+    const at::Tensor h = net.table(task.batch(step).x);
+    h.register_hook([&](const at::Tensor&) { kept = sharded.counters().resharded_bytes; });
+    net.through(h).sum().backward();
+  }
+  return kept;
+}
+
+// Ranks that run a block again and ranks that do not must gather it from the same ranks.
+TEST(Recompute, RunningAgainKeepsNoPieces) {
+  testing::run_over_gloo(4, [&](comm::World& world) {
+    const std::int64_t plainly = pieces_after_blocks(world, Where::kNowhere);
+    EXPECT_GT(plainly, 0);
+    EXPECT_EQ(pieces_after_blocks(world, Where::kAround), plainly);
+  });
+}
+
 TEST(Recompute, SecondOrderGradientsOfShardedModels) {
   const auto penalty = [](Where where) {
     return [=](testing::Model& model, const Batch& batch, const Turn&) {
