@@ -78,7 +78,7 @@ bool Beginning::is_older(const Edge& edge) const {
 
 Frontier::Frontier(Beginning begin, const Tensors& inputs) : begin_(begin) {
   for (const at::Tensor& input : inputs) {
-    if (!input.defined() || !input.requires_grad()) continue;
+    if (!input.defined() || input.is_leaf()) continue;  // leaves are outside anyway
     of_inputs_.insert(torch::autograd::impl::gradient_edge(input).function.get());
   }
 }
