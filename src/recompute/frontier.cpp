@@ -87,12 +87,28 @@ bool Frontier::is_outside(const Edge& edge) const {
   return begin_.is_older(edge) || of_inputs_.contains(edge.function.get());
 }
 
+// What may be a captured view of which somebody wrote to the base before the region: such a view
+// makes its node when it is first used. One that the region makes itself is of no harm here.
+bool Frontier::is_late_view(const Edge& edge) const {
+  const Node& node = *edge.function;
+  return !is_outside(edge) && node.num_outputs() == 1 && node.next_edge(0).is_valid() &&
+         is_outside(node.next_edge(0)) && node.name() == "AsStridedBackward0";
+}
+
+void Frontier::add(const Edge& edge) {
+  if (places_.emplace(key_of(edge), edges_.size()).second) edges_.push_back(edge);
+}
+
 void Frontier::collect(const edge_list& roots) {
+  end_ = Beginning::now();
+  for (const Edge& root : roots) {
+    if (is_late_view(root)) add(root);
+  }
   walk(roots, [&](const std::shared_ptr<Node>& node, std::size_t i) {
     const Edge& edge = node->next_edge(i);
-    if (!is_outside(edge)) return true;
-    if (places_.emplace(key_of(edge), edges_.size()).second) edges_.push_back(edge);
-    return false;
+    const bool outside = is_outside(edge);
+    if (outside || is_late_view(edge)) add(edge);
+    return !outside;
   });
 }
 
@@ -104,11 +120,15 @@ std::optional<std::size_t> Frontier::find(const Edge& edge) const {
 
 void Frontier::require_inside(const Edge& edge, Beginning begin) const {
   if (!begin.is_older(edge) && !of_inputs_.contains(edge.function.get())) return;
+  const bool of_first_run = !begin_.is_older(edge) && end_.is_older(edge);
+  const char* const reason = of_first_run ? "which is of its first run: pass what it captures as "
+                                            "inputs, and write no results into it"
+                                          : "which its outputs did not depend on in forward";
   throw base::Error(
       base::ErrorCode::kMisuse,
       fmt::format("a checkpointed region did something else when it ran again in backward: it uses "
-                  "{}, which its outputs did not depend on in forward",
-                  describe(edge)));
+                  "{}, {}",
+                  describe(edge), reason));
 }
 
 // The nodes are all of the second run, so nobody else follows their edges meanwhile. They are

@@ -40,7 +40,8 @@ class Frontier {
   /// Whether the edge leads out of the region.
   bool is_outside(const torch::autograd::Edge& edge) const;
 
-  /// Adds the edges that lead out of the graph under `roots`, none of which is outside itself.
+  /// Adds the edges that lead out of the graph under `roots`, none of which is outside itself. To
+  /// be called when the region has run.
   void collect(const torch::autograd::edge_list& roots);
 
   const torch::autograd::edge_list& edges() const { return edges_; }
@@ -53,11 +54,15 @@ class Frontier {
   void require_inside(const torch::autograd::Edge& edge, Beginning begin) const;
 
  private:
+  bool is_late_view(const torch::autograd::Edge& edge) const;
+  void add(const torch::autograd::Edge& edge);
+
   using Key = std::pair<const torch::autograd::Node*, std::uint32_t>;
   static Key key_of(const torch::autograd::Edge& edge) {
     return {edge.function.get(), edge.input_nr};
   }
   Beginning begin_;
+  Beginning end_ = begin_;
   std::unordered_set<const torch::autograd::Node*> of_inputs_;
   torch::autograd::edge_list edges_;
   std::map<Key, std::size_t> places_;

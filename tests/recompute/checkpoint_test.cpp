@@ -201,6 +201,36 @@ TEST_F(Checkpoint, OutputsMayBeWrittenTo) {
   });
 }
 
+TEST_F(Checkpoint, ViewsOfWhatWasWrittenToBefore) {
+  expect_same_gradients(leaves, [&](const Runner& run) {
+    const at::Tensor base = at::sin(w);
+    const at::Tensor input = base.narrow(0, 0, 3);
+    const at::Tensor captured = base.narrow(0, 1, 3);
+    const at::Tensor output = base.narrow(0, 1, 2);
+    base.mul_(2);
+    const auto product = [=](const at::Tensor& h) { return h * captured; };
+    const auto body = [=](const Tensors& in) {
+      return Tensors{run_one(run, product, in[0]) * in[1] + captured, output};
+    };
+    const Tensors out = run(body, {x, input});
+    const at::Tensor loss = (out[0] * b + captured).sum() + out[1].pow(2).sum();
+    loss.backward({}, /*retain_graph=*/true);
+    loss.backward();
+  });
+}
+
+TEST_F(Checkpoint, ViewsThatTheRegionMakesOfOlderTensors) {
+  expect_same_gradients(leaves, [&](const Runner& run) {
+    const at::Tensor h = at::sin(x);
+    const auto body = [&](const Tensors& in) {
+      const at::Tensor part = in[0].as_strided({2, 4}, {4, 1});
+      return Tensors{at::mm(part, w).exp(), part};
+    };
+    const Tensors out = run(body, {h});
+    (out[0] * out[1] * b).sum().backward();
+  });
+}
+
 TEST_F(Checkpoint, WritesToWhatTheRegionHasMade) {
   expect_same_gradients(leaves, [&](const Runner& run) {
     const auto body = [&](const at::Tensor& h) {

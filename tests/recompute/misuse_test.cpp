@@ -61,6 +61,14 @@ TEST_F(Misuse, AnOlderTensorThatForwardDidNotUse) {
               HasSubstr("a result of SinBackward0"));
 }
 
+TEST_F(Misuse, AResultWrittenIntoWhatIsCaptured) {
+  const at::Tensor buffer = at::zeros({3, 4}, at::kDouble);
+  const at::Tensor y = checkpoint(
+      [buffer, w = w](const at::Tensor& h) { return at::Tensor(buffer).add_(at::mm(h, w)); }, x);
+  EXPECT_THAT(error_of([&] { y.sum().backward(); }),
+              HasSubstr("a result of AddBackward0, which is of its first run"));
+}
+
 TEST_F(Misuse, OtherOutputs) {
   const auto one = [](const at::Tensor& h) { return Tensors{h * 2}; };
   EXPECT_THAT(error_when(one,
