@@ -75,6 +75,28 @@ std::vector<double> balance(std::span<const RankLoad> ranks, double elements) {
   return owned;
 }
 
+std::vector<double> shed(std::span<const double> owned, std::span<const double> most) {
+  std::vector<double> after(owned.begin(), owned.end());
+  double excess = 0;
+  for (std::size_t rank = 0; rank < after.size(); ++rank) {
+    excess += std::max(after[rank] - most[rank], 0.0);
+    after[rank] = std::min(after[rank], most[rank]);
+  }
+  const double least = 1e-9 * std::accumulate(owned.begin(), owned.end(), 0.0);
+  while (excess > least) {
+    double with_room = 0;
+    for (std::size_t rank = 0; rank < after.size(); ++rank) with_room += after[rank] < most[rank];
+    if (with_room == 0) refuse(fmt::format("there is no room for {:.0f} elements", excess));
+    const double each = excess / with_room;
+    for (std::size_t rank = 0; rank < after.size(); ++rank) {
+      const double taken = std::min(each, most[rank] - after[rank]);
+      after[rank] += taken;
+      excess -= taken;
+    }
+  }
+  return after;
+}
+
 double slowest(std::span<const RankLoad> ranks, std::span<const double> owned) {
   double seconds = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {

@@ -25,7 +25,8 @@ Pager& pager_of(const PagedStorage& storage, const std::string& op) {
     throw base::Error(
         base::ErrorCode::kMisuse,
         fmt::format("{} uses parameter '{}', but the sharded model that owned it has been "
-                    "destroyed; keep the handle that fully_shard returned alive",
+                    "destroyed, or has moved its shards and given parameters() other memory; keep "
+                    "the handle that fully_shard returned alive, and no aliases of shards",
                     op, storage.name()));
   }
   return *pager;

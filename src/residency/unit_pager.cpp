@@ -85,7 +85,7 @@ class UnitPager::UseScope {
 bool UnitPager::begin_use(PagedStorage& storage, std::string_view op) {
   const bool is_always_there =
       units_[static_cast<std::size_t>(storage.index())].stay == Stay::kNeverAway;
-  if (is_always_there || pinned()) return false;
+  if (pinned() || (is_always_there && source_->is_current(storage.index()))) return false;
   claim(storage.name(), op);
   return true;
 }
@@ -156,6 +156,13 @@ bool UnitPager::replace(PagedStorage& storage, std::string_view op, std::size_t 
 }
 
 void UnitPager::on_access(PagedStorage& storage, Access access, std::string_view op) {
+  if (pinned() && access == Access::kWrite && storage.shadowed()) {
+    throw base::Error(
+        base::ErrorCode::kMisuse,
+        fmt::format("{} writes to '{}' through a view that was taken before the unsharded() scope, "
+                    "which shows that parameter in another dtype; take views inside the scope",
+                    op, storage.name()));
+  }
   if (pinned()) return;
   if (access == Access::kWrite && op == "aten::embedding_renorm_") {
     throw base::Error(
@@ -337,13 +344,11 @@ void UnitPager::pin(std::span<std::byte* const> memories) {
 
 void UnitPager::unpin() {
   pinned_memory_.clear();
-  for (std::size_t i = 0; i < units_.size(); ++i) {
-    const PagedUnit& unit = units_[i];
-    if (unit.stay == Stay::kNeverAway) {
-      map(unit, source_->gather(static_cast<int>(i)));
-    } else {
-      for (const PagedParameter& parameter : unit.parameters) parameter.storage->unmap();
-    }
+  for (const PagedUnit& unit : units_) {
+    for (const PagedParameter& parameter : unit.parameters) parameter.storage->unmap();
+  }
+  for (std::size_t i = 0; i < units_.size(); ++i) {  // which may throw
+    if (units_[i].stay == Stay::kNeverAway) map(units_[i], source_->gather(static_cast<int>(i)));
   }
 }
 

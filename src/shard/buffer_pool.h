@@ -16,6 +16,9 @@ class BufferPool {
   /// Ends the use of a buffer from take().
   void give_back(at::Tensor buffer) { spare_.push_back(std::move(buffer)); }
 
+  /// Buffers of the sizes until now are wanted no more.
+  void clear() { spare_.clear(); }
+
  private:
   std::vector<at::Tensor> spare_;
 };

@@ -46,9 +46,12 @@ void check_factors(const FullyShardOptions& options) {
 }
 
 void check_floating(const char* field, const std::optional<at::ScalarType>& dtype) {
-  if (!dtype || c10::isFloatingType(*dtype)) return;
+  const bool is_known =
+      dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf;
+  if (!dtype || is_known) return;
   refuse(
-      fmt::format("mixed_precision.{} is {}; it has to be a floating-point type, for instance "
+      fmt::format("mixed_precision.{} is {}; it has to be a floating-point type of 16, 32 or 64 "
+                  "bits, for instance "
                   "kBFloat16",
                   field, c10::toString(*dtype)));
 }

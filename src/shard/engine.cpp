@@ -99,7 +99,8 @@ class Engine::ShardPager final : public residency::Pager {
   explicit ShardPager(Engine& engine) : engine_(engine) {}
 
   // Only to hear of the end of the operator.
-  bool begin_use(residency::PagedStorage&, std::string_view) override {
+  bool begin_use(residency::PagedStorage& storage, std::string_view) override {
+    if (engine_.units_[static_cast<std::size_t>(storage.index())].replicated()) return false;
     began_ = Clock::now();
     return true;
   }
@@ -311,6 +312,7 @@ std::int64_t Engine::limit_by_schedule() const {
 void Engine::attach() {
   // set_data runs operators on the paged tensor; none of them reads its memory.
   const residency::BypassScope bypass;
+  const c10::InferenceMode not_for_inference(false);  // it is training that the tensors are for
   // What can fail comes before the module is changed.
   shard_pager_ = std::make_unique<ShardPager>(*this);
   gradient_placeholder_ = std::make_unique<GradientPlaceholder>(
@@ -368,7 +370,10 @@ at::Tensor Engine::gather_masters(std::size_t unit) const {
 void Engine::with_whole(std::size_t unit, const std::function<void(const at::Tensor&)>& body) {
   const FlatUnit& flat = units_[unit];
   if (!scope_masters_.empty() && scope_masters_[unit].defined()) return body(scope_masters_[unit]);
-  if (flat.has_masters()) return body(gather_masters(unit));
+  if (flat.has_masters()) {
+    end_update();  // others may be waiting for this rank's shards before they come here
+    return body(gather_masters(unit));
+  }
   with_unit(unit, [&](std::byte* whole) {
     body(at::from_blob(whole, {flat.layout.flat_size()}, flat.dtype()));
   });

@@ -70,8 +70,12 @@ class Engine {
   void close_scope(UnshardedMode mode, bool discard);
 
   /// ShardedModule::move_shards.
-  void move_shards(const std::vector<double>& weights,
+  bool move_shards(const std::vector<double>& weights,
                    std::span<state::ElementState* const> followers);
+  /// What an element that this rank owns takes here: its shard, what of it is kept for gathers, and
+  /// its gradient; on the average of what is cut. 0 where nothing is.
+  double owned_element_bytes() const;
+  double seconds_for_others() const { return reducer_->seconds_for_others(); }
 
   void set_gradient_sync(bool sync) { reducer_->set_sync(sync); }
 
@@ -97,7 +101,9 @@ class Engine {
   at::Tensor make_shard(std::size_t unit, std::size_t parameter);
   void catch_up();
   struct Moved;
-  void require_movable() const;
+  void require_movable();
+  void require_same_weights(const std::vector<double>& weights) const;
+  bool cuts_differ(const std::vector<FlatUnit>& units) const;
   std::vector<FlatUnit> cut_again(const FullyShardOptions& options) const;
   void move_values(Moved& moved) const;
   void move_state(Moved& moved, state::ElementState& follower) const;

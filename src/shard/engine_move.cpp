@@ -19,22 +19,65 @@ struct Engine::Moved {
   std::vector<std::vector<std::vector<at::Tensor>>> state;  // by follower, shard and kind
 };
 
-void Engine::move_shards(const std::vector<double>& weights,
+bool Engine::move_shards(const std::vector<double>& weights,
                          std::span<state::ElementState* const> followers) {
   const at::NoGradGuard no_grad;
   require_movable();
+  require_same_weights(weights);
   FullyShardOptions options = options_;
   options.shard_weights = weights;
   Moved moved{.units = cut_again(options), .owned = {}, .held = {}, .state = {}};
+  if (!cuts_differ(moved.units)) return false;
   end_update();
+  reducer_->release_unused();
   move_values(moved);
   for (state::ElementState* follower : followers) move_state(moved, *follower);
   begin_update();
   options_.shard_weights = weights;  // not all of them: parameters refer to their rules
   take(std::move(moved), followers);
+  return true;
 }
 
-void Engine::require_movable() const {
+// Ranks that cut otherwise would update some elements twice and others never.
+void Engine::require_same_weights(const std::vector<double>& weights) const {
+  const auto shards = static_cast<std::size_t>(mesh_.shard->size());
+  if (!weights.empty() && weights.size() != shards) return;  // the layout says what is wrong
+  std::vector<double> given = weights.empty() ? std::vector<double>(shards, 1.0) : weights;
+  std::vector<double> rank0s = given;
+  const auto count = static_cast<std::int64_t>(shards);
+  mesh_.all->broadcast({rank0s.data(), count, base::DType::kFloat64}, 0, {"weights", -1}).wait();
+  std::uint8_t differs = given == rank0s ? 0 : 1;
+  mesh_.all->all_reduce({&differs, 1, base::DType::kUInt8}, comm::ReduceOp::kMax, {"weights", -1})
+      .wait();
+  if (differs == 0) return;
+  throw base::Error(base::ErrorCode::kMismatch,
+                    "ranks want to cut by different weights; all have to pass the same");
+}
+
+bool Engine::cuts_differ(const std::vector<FlatUnit>& units) const {
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    if (units[u].pieces != units_[u].pieces) return true;
+  }
+  return false;
+}
+
+double Engine::owned_element_bytes() const {
+  double bytes = 0;
+  double elements = 0;
+  for (const FlatUnit& unit : units_) {
+    if (unit.replicated()) continue;
+    const bool apart = unit.has_masters();
+    const std::int64_t shard = apart || !memory_->shares_units() ? unit.shard_element_bytes() : 0;
+    const std::int64_t gathered = apart && !memory_->shares_units() ? unit.element_bytes() : 0;
+    const auto count = static_cast<double>(unit.layout.flat_size());
+    bytes += count * static_cast<double>(shard + gathered + unit.shard_element_bytes());
+    elements += count;
+  }
+  return elements == 0 ? 0 : bytes / elements;
+}
+
+void Engine::require_movable() {
+  rethrow_kept_error();
   require_no_scope();
   if (watch_->is_inside() || reducer_->holds_unsynchronised()) {
     throw base::Error(base::ErrorCode::kMisuse,
@@ -69,18 +112,20 @@ void Engine::move_values(Moved& moved) const {
     return whole.narrow(0, range.begin, range.size());
   };
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    if (!units_[u].has_masters() && memory_->shares_units()) continue;
+    const bool apart = units_[u].has_masters();
+    const bool private_here = !memory_->shares_units() && !units_[u].replicated();
+    if (!apart && !private_here) continue;
     const at::Tensor whole = gather_masters(u);
-    moved.owned[u] = part(whole, moved.units[u].own).clone();
-    moved.held[u] = part(whole, moved.units[u].held).to(units_[u].dtype()).clone();
+    if (apart) moved.owned[u] = part(whole, moved.units[u].own).clone();
+    if (private_here) {
+      moved.held[u] = part(whole, moved.units[u].held).to(units_[u].dtype(), false, /*copy=*/true);
+    }
   }
 }
 
 void Engine::move_state(Moved& moved, state::ElementState& follower) const {
   const auto now = follower.tensors(shards_);
-  std::vector<std::string> names;
-  for (const state::ShardedTensor& shard : shards_) names.push_back(shard.name);
-  require_same_on_all(*mesh_.all, now, names, follower.name());
+  require_same_on_all(*mesh_.all, now, shards_, follower.name());
   auto then = now;
   std::size_t first = 0;  // of the unit's shards
   for (std::size_t u = 0; u < units_.size(); ++u) {
@@ -98,6 +143,9 @@ void Engine::move_state(Moved& moved, state::ElementState& follower) const {
 }
 
 void Engine::take(Moved moved, std::span<state::ElementState* const> followers) {
+  std::vector<std::int64_t> gathers;
+  for (std::size_t u = 0; u < units_.size(); ++u) gathers.push_back(pager_->residency(u).gathers);
+  memory_->count_gathers(gathers);
   for (std::size_t u = 0; u < units_.size(); ++u) {
     units_[u].layout = std::move(moved.units[u].layout);
     units_[u].held = moved.units[u].held;
@@ -107,6 +155,7 @@ void Engine::take(Moved moved, std::span<state::ElementState* const> followers) 
   memory_->move(moved.held);
   masters_->move(moved.owned);
   const residency::BypassScope bypass;
+  const c10::InferenceMode not_for_inference(false);
   for (std::size_t index = 0; index < shards_.size(); ++index) {
     const auto [unit, parameter] = places_[index];
     state::ShardedTensor& shard = shards_[index];

@@ -35,14 +35,21 @@ void Engine::open_scope() {
   pager_->pin(memories);
   scope_copies_ = std::move(copies);
   scope_masters_ = std::move(masters);
-  show_masters();
+  try {
+    show_masters();
+  } catch (...) {
+    close_scope(UnshardedMode::kReadOnly, /*discard=*/true);
+    throw;
+  }
 }
 
 // As ordinary tensors in the shards' dtype: what is read, changed and saved is exact.
 void Engine::show_masters() {
+  const c10::InferenceMode not_for_inference(false);
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (!scope_masters_[u].defined()) continue;
     for (std::size_t i = 0; i < units_[u].parameters.size(); ++i) {
+      units_[u].storages[i]->set_shadowed(true);
       units_[u].parameters[i].tensor.set_data(parameter_in(units_[u], scope_masters_[u], i));
     }
   }
@@ -50,9 +57,11 @@ void Engine::show_masters() {
 
 void Engine::hide_masters() {
   const residency::BypassScope bypass;
+  const c10::InferenceMode not_for_inference(false);
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (!scope_masters_[u].defined()) continue;
     for (std::size_t i = 0; i < units_[u].parameters.size(); ++i) {
+      units_[u].storages[i]->set_shadowed(false);
       units_[u].parameters[i].tensor.set_data(paged_parameter(units_[u], i));
     }
   }

@@ -64,7 +64,7 @@ GradientReducer::GradientReducer(std::vector<FlatUnit>& units, int rank)
       remaining_(units.size(), -1),
       handed_over_(units.size(), false),
       has_earlier_(units.size(), false) {
-  move();
+  for (const FlatUnit& unit : units_) own_.emplace_back(unit);
 }
 
 void GradientReducer::move() {

@@ -52,7 +52,7 @@ class GradientReducer {
   void set_shards(std::vector<std::vector<at::Tensor>> shards) { shards_ = std::move(shards); }
 
   /// Units have been cut otherwise; no shard has a gradient.
-  void move();
+  virtual void move();
 
   /// Takes the gradient of one parameter. Called inside backward.
   void add(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
@@ -105,6 +105,7 @@ class GradientReducer {
   double exposed_seconds(std::size_t unit) const { return unit_exposed_[unit]; }
   double reduction_seconds() const { return reduction_seconds_; }
   std::int64_t reductions_for_others() const { return reductions_for_others_; }
+  double seconds_for_others() const { return seconds_for_others_; }
 
  protected:
   GradientReducer(std::vector<FlatUnit>& units, int rank);
@@ -156,6 +157,7 @@ class GradientReducer {
   double reduction_seconds_ = 0;  // of those, in which this rank added gradients up
   std::int64_t copied_bytes_ = 0;
   std::int64_t reductions_for_others_ = 0;
+  double seconds_for_others_ = 0;  // of reduction_seconds_
 
  private:
   void store_mean(const CompleteUnit& complete, std::byte* mean, double scale);

@@ -27,6 +27,10 @@ class HostsReducer final : public SharedReducer {
   HostsReducer(const comm::Mesh& mesh, std::vector<FlatUnit>& units, const Options& options);
 
   std::int64_t collectives() const override { return collectives_; }
+  void move() override {
+    GradientReducer::move();
+    buffers_.clear();
+  }
 
  protected:
   bool hands_over_early() const override { return !dynamic_; }

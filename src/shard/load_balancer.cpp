@@ -12,6 +12,7 @@
 
 #include "fullshard/base/error.h"
 #include "fullshard/base/machine.h"
+#include "shard/engine.h"
 
 namespace fullshard::shard {
 namespace {
@@ -35,6 +36,7 @@ double sum_of(const std::vector<double>& values) {
 }
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+constexpr double kRelief = 1.25;  // of what a rank is over its limit
 
 // Of a parameter that is cut; 0 for others.
 double elements_of(const state::ShardedTensor& shard) {
@@ -65,9 +67,23 @@ LoadBalancer::LoadBalancer(ShardedModule sharded, std::vector<state::ElementStat
       options_(std::move(options)),
       steps_(-1) {
   check(options_);
+  require_same_options();
   if (!options_.memory_in_use) {
     options_.memory_in_use = [] { return base::proportional_bytes(::getpid()).value_or(0); };
   }
+}
+
+void LoadBalancer::require_same_options() const {
+  comm::Group& all = *sharded_.mesh().all;
+  const std::array<double, 2> mine{static_cast<double>(options_.every), options_.least_gain};
+  std::array<double, 2> rank0s = mine;
+  all.broadcast({rank0s.data(), 2, base::DType::kFloat64}, 0, {"load balance", -1}).wait();
+  std::uint8_t differs = mine == rank0s ? 0 : 1;
+  all.all_reduce({&differs, 1, base::DType::kUInt8}, comm::ReduceOp::kMax, {"load balance", -1})
+      .wait();
+  if (differs == 0) return;
+  throw base::Error(base::ErrorCode::kMismatch,
+                    "every and least_gain of a LoadBalancer have to be the same on all ranks");
 }
 
 void LoadBalancer::note_memory() {
@@ -82,9 +98,8 @@ std::optional<LoadBalance> LoadBalancer::end_step() {
   if (steps_ < options_.every) return std::nullopt;
   LoadBalance found = weigh(exchange(sample()));
   choose(found);
-  if (is_worth(found)) {
-    sharded_.move_shards(found.wanted, followers_);
-    found.moved = true;
+  if (found.owned.size() > 1 && sum_of(found.owned) > 0 && is_wanted(found)) {
+    found.moved = sharded_.move_shards(found.wanted, followers_);
   }
   steps_ = 0;
   most_bytes_ = 0;
@@ -96,7 +111,8 @@ LoadBalancer::Counted LoadBalancer::counted() const {
   const Counters counters = sharded_.counters();
   return {.when = std::chrono::steady_clock::now(),
           .waited = counters.exposed_comm_seconds - counters.reduction_seconds,
-          .owning = counters.update_seconds + counters.reduction_seconds};
+          .owning = counters.update_seconds + counters.reduction_seconds -
+                    sharded_.engine_->seconds_for_others()};
 }
 
 double LoadBalancer::owned_elements() const {
@@ -115,24 +131,20 @@ double LoadBalancer::model_elements() const {
   return elements;
 }
 
-// Of what a rank owns, on the average of the model: the shard, its gradient, and what followers
-// keep.
+// What a rank that owns an element has of it, on the average of the model; followers' part
+// included.
 double LoadBalancer::bytes_per_element() const {
   const auto& shards = sharded_.named_parameters();
-  double bytes = 0;
-  for (const state::ShardedTensor& shard : shards) {
-    bytes += 2 * elements_of(shard) * itemsize(shard.tensor);
-  }
+  double kept = 0;
   for (state::ElementState* follower : followers_) {
     const auto tensors = follower->tensors(shards);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       for (const at::Tensor& tensor : tensors[i]) {
-        if (tensor.defined()) bytes += elements_of(shards[i]) * itemsize(tensor);
+        if (tensor.defined()) kept += elements_of(shards[i]) * itemsize(tensor);
       }
     }
   }
-  const double elements = model_elements();
-  return elements == 0 ? 1 : bytes / elements;
+  return sharded_.engine_->owned_element_bytes() + kept / std::max(model_elements(), 1.0);
 }
 
 LoadBalancer::Sample LoadBalancer::sample() const {
@@ -153,6 +165,7 @@ LoadBalancer::Sample LoadBalancer::sample() const {
 std::vector<LoadBalancer::Sample> LoadBalancer::exchange(const Sample& mine) const {
   comm::Group& all = *sharded_.mesh().all;
   static_assert(sizeof(Sample) == Sample::kNumbers * sizeof(double));
+  sharded_.engine_->take_part();
   std::vector<Sample> samples(static_cast<std::size_t>(all.size()));
   all.all_gather({&mine, Sample::kNumbers, base::DType::kFloat64},
                  {samples.data(), Sample::kNumbers * all.size(), base::DType::kFloat64}, {},
@@ -171,7 +184,9 @@ LoadBalance LoadBalancer::weigh(const std::vector<Sample>& samples) const {
   };
   const auto count = static_cast<double>(samples.size());
   const double copies = sum(&Sample::owned) / std::max(model_elements(), 1.0);
-  const double parts = copies == 0 ? 1 : sharded_.mesh().replicate->size() / copies;
+  const int replicas = sharded_.mesh().replicate->size();
+  const bool divided = replicas > 1 && copies < 1.5;
+  const double parts = divided ? replicas : 1;  // of a shard
   const double usual = sum(&Sample::owning) / std::max(sum(&Sample::owned), 1.0);
   const auto ranks = static_cast<std::size_t>(sharded_.mesh().shard->size());
   LoadBalance found{.loads = {ranks, layout::RankLoad{.most_elements = kNoLimit}},
@@ -185,11 +200,16 @@ LoadBalance LoadBalancer::weigh(const std::vector<Sample>& samples) const {
     const double slowness =
         sum(&Sample::fixed) == 0 ? 1 : sample.fixed * count / sum(&Sample::fixed);
     const double each = tells ? sample.owning / sample.owned : usual * slowness;
-    const double most = std::max(sample.owned + sample.spare / sample.element, 0.0);
+    // Beyond its limit a rank is to come well below it, so that noise does not move shares again.
+    const bool is_over = sample.spare < 0;
+    const double spare = is_over ? sample.spare * kRelief : sample.spare;
+    const double most = std::max(sample.owned + spare / std::max(sample.element, 1.0), 0.0);
+    found.over_limit = found.over_limit || is_over;
     load.fixed_seconds = std::max(load.fixed_seconds, sample.fixed);
     load.seconds_per_element = std::max(load.seconds_per_element, each / parts);
     load.most_elements = std::min(load.most_elements, most * parts);
-    found.owned[rank] = std::max(found.owned[rank], sample.owned * parts);
+    const double before = found.owned[rank];
+    found.owned[rank] = divided ? before + sample.owned : std::max(before, sample.owned);
   }
   return found;
 }
@@ -209,12 +229,20 @@ void LoadBalancer::choose(LoadBalance& found) {
   found.seconds_then = layout::slowest(loads, found.wanted);
 }
 
-bool LoadBalancer::is_worth(const LoadBalance& found) const {
-  if (found.owned.size() < 2 || sum_of(found.owned) == 0) return false;
-  for (std::size_t rank = 0; rank < found.owned.size() && found.fits; ++rank) {
-    if (found.owned[rank] > found.loads[rank].most_elements) return true;
-  }
-  return found.seconds_then < found.seconds * (1 - options_.least_gain);
+// For speed, when two looks in a row promise it, since one may have seen a disturbance. For memory
+// at once, but then not at the next look, because memory is given back late; and no more than has
+// to be.
+bool LoadBalancer::is_wanted(LoadBalance& found) {
+  const bool is_quicker = found.seconds_then < found.seconds * (1 - options_.least_gain);
+  const bool promised_before = std::exchange(promised_, is_quicker);
+  const bool relieved_before = std::exchange(relieved_, false);
+  if (is_quicker && promised_before) return true;
+  if (!found.fits || !found.over_limit || relieved_before) return false;
+  std::vector<double> most;
+  for (const layout::RankLoad& load : found.loads) most.push_back(load.most_elements);
+  found.wanted = layout::shed(found.owned, most);
+  relieved_ = true;
+  return true;
 }
 
 }  // namespace fullshard::shard

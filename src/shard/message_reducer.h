@@ -32,6 +32,10 @@ class MessageReducer final : public GradientReducer {
   MessageReducer(const comm::Mesh& mesh, std::vector<FlatUnit>& units, const Options& options);
 
   std::int64_t collectives() const override { return collectives_; }
+  void move() override {
+    GradientReducer::move();
+    buffers_.clear();
+  }
 
  protected:
   void enter_unit(std::size_t) override {}

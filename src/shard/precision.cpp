@@ -12,6 +12,15 @@ std::string module_of(const std::string& name) {
   return dot == std::string::npos ? "" : name.substr(0, dot);
 }
 
+// Whether what has this name is in one of the modules, or in a module inside one.
+bool is_in(const std::unordered_set<std::string>& modules, std::string name) {
+  while (!name.empty()) {
+    name = module_of(name);
+    if (modules.contains(name)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string text_of(const Precision& precision,
@@ -34,7 +43,7 @@ void convert_buffers(const ModelTree& model, const MixedPrecision& mixed) {
     if (keeps_precision_in(node, mixed)) left.insert(node.name);
   });
   for (const NamedTensor& buffer : model.buffers()) {
-    if (!buffer.tensor.is_floating_point() || left.contains(module_of(buffer.name))) continue;
+    if (!buffer.tensor.is_floating_point() || is_in(left, buffer.name)) continue;
     at::Tensor same = buffer.tensor;
     same.set_data(buffer.tensor.detach().to(*mixed.buffer_dtype));
   }

@@ -87,6 +87,8 @@ at::Tensor PrivateUnitMemory::place(bool replicated) {
 
 // Replicated units stay where the model has them mapped.
 void PrivateUnitMemory::move(const std::vector<at::Tensor>& held) {
+  buffers_.clear();
+  own_ = at::Tensor();
   own_ = place(/*replicated=*/false);
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (units_[u].replicated()) continue;

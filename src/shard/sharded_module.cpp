@@ -92,9 +92,10 @@ LoadReport ShardedModule::load_state_dict(const StateDict& state, bool strict) c
                   [&] { return scatter_state(*engine_, state, strict); });
 }
 
-void ShardedModule::move_shards(const std::vector<double>& weights,
+bool ShardedModule::move_shards(const std::vector<double>& weights,
                                 const std::vector<state::ElementState*>& followers) const {
-  together(*engine_, "move_shards", [&] { engine_->move_shards(weights, followers); });
+  return together(*engine_, "move_shards",
+                  [&] { return engine_->move_shards(weights, followers); });
 }
 
 void ShardedModule::release() const { engine_->release(); }

@@ -334,6 +334,7 @@ void SharedReducer::reduce_for(int owner, std::size_t unit) {
   if (!claims_->claim(owner, unit, round_)) return;
   ++reductions_for_others_;
   const Stopwatch watch(unit_exposed_[unit]);
+  const Stopwatch others_watch(seconds_for_others_);
   const FlatUnit& flat = units_[unit];
   const ReductionClaims::Part part = claims_->offered_by(owner, unit);
   for (std::size_t i = 0; i < flat.parameters.size(); ++i) {
@@ -377,8 +378,11 @@ void SharedReducer::take_back(std::size_t unit) {
 
 void SharedReducer::count_read(std::size_t unit, std::size_t parameter, layout::Range range) {
   for (int rank = 0; rank < group_.size(); ++rank) {
-    if (rank == group_.rank() || places(rank, unit)[parameter] == kNone) continue;
-    counts_[unit].bytes_read += range.size() * units_[unit].element_bytes();
+    const std::int64_t place = places(rank, unit)[parameter];
+    if (rank == group_.rank() || place == kNone) continue;
+    const FlatUnit& flat = units_[unit];
+    const at::ScalarType its = is_exact(place) ? flat.exact_dtype() : flat.dtype();
+    counts_[unit].bytes_read += range.size() * FlatUnit::bytes_of(its);
   }
 }
 

@@ -14,7 +14,7 @@ constexpr std::int64_t kPage = 4096;
 
 SharedUnitMemory::SharedUnitMemory(const comm::Mesh& mesh, std::vector<FlatUnit>& units,
                                    bool from_rank0)
-    : units_(units) {
+    : units_(units), earlier_gathers_(units.size(), 0), earlier_bytes_(units.size(), 0) {
   allocate(mesh);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (from_rank0) {
@@ -65,7 +65,15 @@ void SharedUnitMemory::store_rank0s(const comm::Mesh& mesh, std::size_t index) c
 
 std::int64_t SharedUnitMemory::gathered_bytes(std::size_t index, std::int64_t gathers) const {
   const FlatUnit& unit = units_[index];
-  return gathers * (unit.layout.flat_bytes() - unit.held_bytes());
+  return earlier_bytes_[index] +
+         (gathers - earlier_gathers_[index]) * (unit.layout.flat_bytes() - unit.held_bytes());
+}
+
+void SharedUnitMemory::count_gathers(std::span<const std::int64_t> by_unit) {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    earlier_bytes_[u] = gathered_bytes(u, by_unit[u]);
+    earlier_gathers_[u] = by_unit[u];
+  }
 }
 
 }  // namespace fullshard::shard

@@ -17,6 +17,7 @@ class SharedUnitMemory final : public UnitMemory {
   std::byte* gather(std::size_t unit, std::int64_t) override { return whole_[unit]; }
   void release(std::size_t) override {}
   bool shares_units() const override { return true; }
+  void count_gathers(std::span<const std::int64_t> by_unit) override;
   void move(const std::vector<at::Tensor>& held) override;
   void take_part(std::int64_t) override {}
   bool moves_bytes() const override { return false; }
@@ -32,6 +33,9 @@ class SharedUnitMemory final : public UnitMemory {
   std::unique_ptr<comm::SharedSegment> shared_;
   at::Tensor private_;
   std::vector<std::byte*> whole_;  // by unit
+  // By unit: gathers with earlier cuts, and the bytes that they count for.
+  std::vector<std::int64_t> earlier_gathers_;
+  std::vector<std::int64_t> earlier_bytes_;
 };
 
 }  // namespace fullshard::shard

@@ -43,8 +43,11 @@ class UnitMemory {
   /// Whether a unit lies in one place for all ranks that it is cut between.
   virtual bool shares_units() const = 0;
 
+  /// Units are about to be cut otherwise, after so many gathers of each.
+  virtual void count_gathers(std::span<const std::int64_t> /*by_unit*/) {}
+
   /// Units have been cut otherwise: sets `held_memory`. Where ranks do not share units, `held` is
-  /// what this rank holds now of each, in the dtype of gathers.
+  /// what this rank holds now of each that is cut, in the dtype of gathers.
   virtual void move(const std::vector<at::Tensor>& held) = 0;
 
   /// A step has ended: no backward is to come that would use what forwards left.

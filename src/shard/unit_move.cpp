@@ -17,6 +17,15 @@ at::Tensor part_of(const at::Tensor& own, const FlatUnit& unit, std::size_t para
   return own.narrow(0, unit.own_offset(parameter), unit.own_range(parameter).size());
 }
 
+constexpr std::uint8_t kNothing = 0;
+constexpr std::uint8_t kFits = 1;
+constexpr std::uint8_t kMisshapen = 2;
+
+std::uint8_t finding_of(const at::Tensor& tensor, std::int64_t elements) {
+  if (!tensor.defined()) return kNothing;
+  return tensor.dim() == 1 && tensor.numel() == elements ? kFits : kMisshapen;
+}
+
 }  // namespace
 
 std::vector<at::Tensor> move_elements(const comm::Mesh& mesh, const FlatUnit& from,
@@ -39,26 +48,34 @@ std::vector<at::Tensor> move_elements(const comm::Mesh& mesh, const FlatUnit& fr
 }
 
 void require_same_on_all(comm::Group& all, std::span<const std::vector<at::Tensor>> tensors,
-                         const std::vector<std::string>& names, const std::string& what) {
+                         std::span<const state::ShardedTensor> shards, const std::string& what) {
   std::vector<std::uint8_t> fewest;
-  for (const std::vector<at::Tensor>& of_one : tensors) {
-    for (const at::Tensor& tensor : of_one) fewest.push_back(tensor.defined() ? 1 : 0);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    for (const at::Tensor& tensor : tensors[i]) {
+      fewest.push_back(finding_of(tensor, shards[i].tensor.numel()));
+    }
   }
   std::vector<std::uint8_t> most = fewest;
-  const auto join = [&](std::vector<std::uint8_t>& flags, comm::ReduceOp op) {
-    const auto count = static_cast<std::int64_t>(flags.size());
-    all.all_reduce({flags.data(), count, base::DType::kUInt8}, op, {what, 0}).wait();
+  const auto join = [&](std::vector<std::uint8_t>& findings, comm::ReduceOp op) {
+    const auto count = static_cast<std::int64_t>(findings.size());
+    all.all_reduce({findings.data(), count, base::DType::kUInt8}, op, {what, -1}).wait();
   };
   join(fewest, comm::ReduceOp::kMin);
   join(most, comm::ReduceOp::kMax);
-  const auto [first, other] = std::mismatch(fewest.begin(), fewest.end(), most.begin());
-  if (first == fewest.end()) return;
-  const auto kinds = tensors.front().size();
-  const auto index = static_cast<std::size_t>(first - fewest.begin()) / kinds;
-  throw base::Error(base::ErrorCode::kMismatch,
-                    fmt::format("{} has something for parameter '{}' on some ranks and nothing on "
-                                "others; all ranks must have stepped it alike",
-                                what, names[index]));
+  for (std::size_t at = 0; at < most.size(); ++at) {
+    const std::string& name = shards[at / tensors.front().size()].name;
+    if (most[at] == kMisshapen) {
+      throw base::Error(base::ErrorCode::kMisuse,
+                        fmt::format("what {} has for parameter '{}' is not one number for each "
+                                    "element of its shard",
+                                    what, name));
+    }
+    if (fewest[at] == most[at]) continue;
+    throw base::Error(base::ErrorCode::kMismatch,
+                      fmt::format("{} has something for parameter '{}' on some ranks and nothing "
+                                  "on others; all ranks must have stepped it alike",
+                                  what, name));
+  }
 }
 
 }  // namespace fullshard::shard

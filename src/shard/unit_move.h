@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fullshard/comm/mesh.h"
+#include "fullshard/state/sharded_tensor.h"
 #include "shard/flat_unit.h"
 
 namespace fullshard::shard {
@@ -17,9 +18,10 @@ std::vector<at::Tensor> move_elements(const comm::Mesh& mesh, const FlatUnit& fr
                                       const FlatUnit& to, std::span<const at::Tensor> parts,
                                       const comm::OpTag& tag);
 
-/// Throws base::Error(kMismatch) naming what is on some ranks only. Collective. `what` says whose
-/// tensors these are, `names` are those of the parameters they belong to.
+/// Throws base::Error, on all ranks, naming what there is on some ranks only (kMismatch) or what on
+/// any of them has not one number an element (kMisuse). Collective. `what` says whose tensors these
+/// are, by shard and kind.
 void require_same_on_all(comm::Group& all, std::span<const std::vector<at::Tensor>> tensors,
-                         const std::vector<std::string>& names, const std::string& what);
+                         std::span<const state::ShardedTensor> shards, const std::string& what);
 
 }  // namespace fullshard::shard

@@ -45,6 +45,16 @@ TEST(Balance, NoRankGetsMoreThanItHasRoomFor) {
   EXPECT_NEAR(owned[1], 45, 1e-6);
 }
 
+TEST(Shed, WhatIsTooMuchGoesToTheOthersInEqualPartsAsFarAsTheyHaveRoom) {
+  const std::vector<double> after =
+      shed(std::vector<double>{50, 30, 20, 0}, std::vector<double>{20, 35, kNoLimit, kNoLimit});
+  EXPECT_NEAR(after[0], 20, 1e-6);
+  EXPECT_NEAR(after[1], 35, 1e-6);
+  EXPECT_NEAR(after[2], 20 + 12.5, 1e-6);
+  EXPECT_NEAR(after[3], 12.5, 1e-6);
+  EXPECT_THROW(shed(std::vector<double>{10, 10}, std::vector<double>{5, 12}), base::Error);
+}
+
 TEST(Balance, WhatCannotBeIsAnErrorThatSaysWhy) {
   EXPECT_THROW(balance(std::vector<RankLoad>{{0, 1, 10}, {0, 1, 5}}, 16), base::Error);
   EXPECT_THROW(balance(std::vector<RankLoad>{{-1, 1, 10}}, 1), base::Error);

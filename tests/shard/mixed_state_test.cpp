@@ -67,6 +67,51 @@ TEST(MixedState, EditsInAScopeReachTheMasters) {
   });
 }
 
+TEST(MixedState, ARankMayEvaluateBeforeItReadsTheWhole) {
+  testing::run_on_every_backend(2, [&](comm::World& world) {
+    const auto model = kMlp.build();
+    const auto sharded = fully_shard(model, world.mesh(), {.mixed_precision = kMixed});
+    const auto optimizer = testing::stock_optimizer(testing::Optimizer::kSgd, sharded.parameters());
+    const auto rows = kMlp.batch(0);
+    model->loss(rows.x, rows.y).backward();
+    optimizer->step();
+    if (world.rank() == 1 && world.group().shares_memory()) {
+      const at::NoGradGuard no_grad;
+      model->loss(rows.x, rows.y);
+    }
+    EXPECT_EQ(sharded.full_state_dict().size(), 6);
+  });
+}
+
+TEST(MixedState, AScopeUnderInferenceModeLeavesATrainableModel) {
+  comm::World world = comm::single_rank();
+  const auto model = kMlp.build();
+  const auto sharded = fully_shard(model, world.mesh(), {.mixed_precision = kMixed});
+  const auto rows = kMlp.batch(0);
+  {
+    const c10::InferenceMode inference;
+    const auto scope = sharded.unsharded();
+    model->loss(rows.x, rows.y);
+  }
+  model->loss(rows.x, rows.y).backward();
+  for (const at::Tensor& shard : sharded.parameters()) EXPECT_TRUE(shard.grad().defined());
+}
+
+TEST(MixedState, AWriteThroughAnOlderViewIsAnError) {
+  comm::World world = comm::single_rank();
+  const auto model = kMlp.build();
+  const auto sharded = fully_shard(model, world.mesh(), {.mixed_precision = kMixed});
+  const at::NoGradGuard no_grad;
+  at::Tensor view = model->parameters().front().t();
+  const auto scope = sharded.unsharded(UnshardedMode::kWrite);
+  try {
+    view.mul_(2);
+    ADD_FAILURE() << "was written";
+  } catch (const base::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("take views inside the scope"));
+  }
+}
+
 TEST(MixedState, ABackwardInAScopeIsAnErrorThatSaysSo) {
   comm::World world = comm::single_rank();
   const auto model = kMlp.build();

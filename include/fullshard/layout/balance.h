@@ -21,6 +21,11 @@ struct RankLoad {
 /// is negative or not finite (most_elements may be infinite).
 std::vector<double> balance(std::span<const RankLoad> ranks, double elements);
 
+/// What ranks should own for none to have more than `most`, with as little moved as can be: what is
+/// too much goes to the others in equal parts, as far as they have room. Throws
+/// base::Error(kInvalidArgument) where there is not room for all.
+std::vector<double> shed(std::span<const double> owned, std::span<const double> most);
+
 /// Seconds of the slowest rank when they own `owned`.
 double slowest(std::span<const RankLoad> ranks, std::span<const double> owned);
 

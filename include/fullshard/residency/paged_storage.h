@@ -36,6 +36,10 @@ class PagedStorage : public c10::StorageImpl {
 
   bool mapped() const { return mapped_; }
 
+  /// While the parameter is shown from other memory, writing to what aliases this would be lost.
+  void set_shadowed(bool shadowed) { shadowed_ = shadowed; }
+  bool shadowed() const { return shadowed_; }
+
   /// Operators that need their operands in one dtype get the others in this tensor's.
   void set_casts_operands() { casts_operands_ = true; }
   bool casts_operands() const { return casts_operands_; }
@@ -49,6 +53,7 @@ class PagedStorage : public c10::StorageImpl {
   int index_;
   bool mapped_ = false;
   bool casts_operands_ = false;
+  bool shadowed_ = false;
 };
 
 /// A contiguous tensor over `storage`, which it shares ownership of, beginning at its first byte.

@@ -48,7 +48,8 @@ struct Counters {
   double exposed_comm_seconds = 0;  ///< time this rank waited for others or reduced gradients
   /// The part of it that was work: adding up gradients where they are, in the memory of one host.
   double reduction_seconds = 0;
-  /// Time that operators on shards took, such as an optimizer's; waiting not counted.
+  /// Time that operators on shards took, such as an optimizer's; waiting not counted, nor what
+  /// every rank updates for itself (NO_SHARD).
   double update_seconds = 0;
   /// Times that this rank, being ahead, reduced another one's part of a unit. Not in what is
   /// counted of units and bytes, which is the same however ranks help each other.

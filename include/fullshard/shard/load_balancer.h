@@ -16,8 +16,9 @@ struct LoadBalanceOptions {
   /// sooner and measure less well. Default: 20.
   int every = 20;
 
-  /// Shares move for speed where that promises to make the slowest rank's step shorter by this
-  /// part. Less moves more often, for less. Default: 2 %.
+  /// Shares move for speed where two looks in a row promise that it makes the slowest rank's step
+  /// shorter by this part. Less moves more often, for less. The same on all ranks, as `every` is.
+  /// Default: 2 %.
   double least_gain = 0.02;
 
   /// Bytes that this rank is to use at most; ranks may have different limits. Shares leave a rank
@@ -36,6 +37,7 @@ struct LoadBalance {
   std::vector<double> wanted;           ///< that each should update
   double seconds = 0;                   ///< of the slowest rank's step, without waiting, as it is
   double seconds_then = 0;              ///< and as it should be
+  bool over_limit = false;              ///< a rank uses more than its limit
   bool fits = true;                     ///< the ranks have room for everything, within their limits
   bool moved = false;                   ///< whether shares were moved to `wanted`
 };
@@ -51,11 +53,13 @@ struct LoadBalance {
 class LoadBalancer {
  public:
   /// `followers` as in ShardedModule::move_shards; they must outlive the object. Throws
-  /// base::Error(kInvalidArgument) for options that cannot be used.
+  /// base::Error kInvalidArgument for options that cannot be used, kMismatch where ranks differ in
+  /// those that they have to share. Collective.
   LoadBalancer(ShardedModule sharded, std::vector<state::ElementState*> followers,
                LoadBalanceOptions options = {});
 
-  /// Where a step needs most memory, which is after backward. Not a collective.
+  /// Where a step needs most memory, which is after backward; counts in the last step before a
+  /// look. Not a collective.
   void note_memory();
 
   /// After the gradients have been cleared; on all ranks alike. In every `every`-th step, but not
@@ -78,14 +82,17 @@ class LoadBalancer {
   std::vector<Sample> exchange(const Sample& mine) const;
   LoadBalance weigh(const std::vector<Sample>& samples) const;
   static void choose(LoadBalance& found);
-  bool is_worth(const LoadBalance& found) const;
+  bool is_wanted(LoadBalance& found);
+  void require_same_options() const;
 
   ShardedModule sharded_;
   std::vector<state::ElementState*> followers_;
   LoadBalanceOptions options_;
   int steps_ = 0;  // since the last look; below 0 before the first
   Counted before_;
-  std::int64_t most_bytes_ = 0;  // in use since the last look
+  std::int64_t most_bytes_ = 0;  // in use in the last step before a look
+  bool promised_ = false;        // the last look promised a quicker step
+  bool relieved_ = false;        // shares were moved for memory then
 };
 
 }  // namespace fullshard::shard

@@ -18,7 +18,8 @@ struct MixedPrecision {
   /// both dtypes. Absent: as they are.
   std::optional<at::ScalarType> param_dtype = {};
 
-  /// What gradients travel between hosts in. Inside a host they are read as autograd made them.
+  /// What gradients travel in where ranks send messages. Where they share memory, gradients are
+  /// read as autograd made them, unless a communication hook replaces that.
   /// Wherever they are added up that is done in fp32 or better, and a shard's gradient is of the
   /// shard's dtype. What passes without gradient sync leave is added up in that, too. Absent:
   /// param_dtype; kFloat costs twice the bytes of kBFloat16 and rounds gradients once less.
@@ -28,7 +29,8 @@ struct MixedPrecision {
   /// they are, so that running statistics and tables lose nothing.
   std::optional<at::ScalarType> buffer_dtype = {};
 
-  /// Products, convolutions, recurrent layers and normalisations that use a parameter get their
+  /// Products, convolutions, recurrent layers and layer, group and RMS normalisations that use a
+  /// sharded parameter, so none that a rule leaves alone, get their
   /// other floating-point operands in that parameter's dtype, so that fp32 inputs meet bf16
   /// weights, and a layer that a rule keeps in fp32 computes in fp32. Operators that promote types
   /// by themselves are left alone. TorchScript differentiates parts of its graphs itself and does
@@ -36,11 +38,14 @@ struct MixedPrecision {
   /// param_dtype. Off, the model's code sees to it.
   bool cast_forward_inputs = true;
 
-  /// Parameters and buffers in modules of these classes are left as they are. Batch normalisation
-  /// is here because its statistics are wanted in fp32, which its weights have to share.
+  /// Parameters and buffers in modules of these classes are left as they are. What normalises
+  /// by running statistics is here because those are wanted in fp32, which its weights have to
+  /// share.
   std::vector<std::string> module_classes_to_ignore = {
-      "BatchNorm1dImpl", "BatchNorm2dImpl", "BatchNorm3dImpl", "SyncBatchNormImpl",
-      "BatchNorm1d",     "BatchNorm2d",     "BatchNorm3d",     "SyncBatchNorm"};
+      "BatchNorm1dImpl",    "BatchNorm2dImpl",    "BatchNorm3dImpl",    "SyncBatchNormImpl",
+      "BatchNorm1d",        "BatchNorm2d",        "BatchNorm3d",        "SyncBatchNorm",
+      "InstanceNorm1dImpl", "InstanceNorm2dImpl", "InstanceNorm3dImpl", "InstanceNorm1d",
+      "InstanceNorm2d",     "InstanceNorm3d"};
 };
 
 }  // namespace fullshard::shard

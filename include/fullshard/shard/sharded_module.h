@@ -106,15 +106,16 @@ class ShardedModule {
   /// Divides units between the ranks of the shard group by other weights, which are as in
   /// FullyShardOptions::shard_weights, and moves what belongs to each element with it: parameters
   /// and what `followers` keep, an optimizer's state for instance (optim/element_state.h). The
-  /// tensors of parameters() stay the same objects, of other sizes. Training goes on as if nothing
-  /// had happened. Collective; between steps, when the gradients have been cleared. For its
-  /// duration each rank holds what is to be its share a second time, and one unit.
+  /// tensors of parameters() stay the same objects, of other sizes; aliases of them end. Training
+  /// goes on as if nothing had happened. Collective; between steps, when the gradients have been
+  /// cleared. For its duration each rank holds what is to be its share beside what was, and one
+  /// whole unit. Returns whether any cut has moved.
   ///
   /// Throws base::Error, having changed nothing: kMisuse where there are gradients, in a backward
   /// pass or an unsharded() scope, and for an optimizer whose state cannot be moved;
-  /// kInvalidArgument for weights that do not fit; kMismatch where followers keep something for a
-  /// parameter on some ranks only.
-  void move_shards(const std::vector<double>& weights,
+  /// kInvalidArgument for weights that do not fit; kMismatch where ranks pass different ones, or
+  /// followers keep something for a parameter on some ranks only.
+  bool move_shards(const std::vector<double>& weights,
                    const std::vector<state::ElementState*>& followers = {}) const;
 
   /// Evicts every resident unit. After it live_unsharded_bytes is 0, but with `dynamic` where ranks
@@ -143,6 +144,7 @@ class ShardedModule {
   const comm::Mesh& mesh() const;
 
  private:
+  friend class LoadBalancer;
   std::shared_ptr<Engine> engine_;
 };
 
