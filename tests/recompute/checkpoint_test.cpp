@@ -314,6 +314,18 @@ TEST_F(Checkpoint, HooksRunOnce) {
   });
 }
 
+TEST_F(Checkpoint, HooksThatTheRegionRegistersOutsideRunTwice) {
+  auto calls = std::make_shared<int>(0);
+  const auto body = [calls, w = w](const at::Tensor& h) {
+    const auto count = [calls](const at::Tensor&) { ++*calls; };
+    h.register_hook(count);
+    w.register_hook(count);
+    return at::mm(h, w);
+  };
+  checkpoint(body, at::sin(x)).sum().backward();
+  EXPECT_EQ(*calls, 4);
+}
+
 TEST_F(Checkpoint, RetainedGraphs) {
   expect_same_gradients(leaves, [&](const Runner& run) {
     const auto body = [&](const at::Tensor& h) { return at::tanh(at::mm(h, w) + b); };

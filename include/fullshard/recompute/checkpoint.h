@@ -26,7 +26,8 @@ using Tensors = std::vector<at::Tensor>;
 ///
 /// Gradients are those of the region run plainly, also second-order ones and those of parameters,
 /// views and tensors that it captured; as in torch.utils.checkpoint(use_reentrant=False) hooks run
-/// once, inputs need no gradient, and without gradients this is a plain call.
+/// once, inputs need no gradient, and without gradients this is a plain call. Hooks that the region
+/// itself registers on inputs, parameters or captured tensors are registered twice and run twice.
 ///
 /// The region runs again later, so it must
 ///   - own what it uses: capture by value, modules by their shared pointer or holder;
@@ -34,8 +35,11 @@ using Tensors = std::vector<at::Tensor>;
 ///     the first time, throw base::Error(kMisuse) out of backward; so do leaf tensors with
 ///     gradients that it makes itself. State that it changes, as BatchNorm's running statistics, it
 ///     changes twice;
-///   - leave its inputs as they are, and so must everybody until backward: kMisuse otherwise, for
-///     inputs and for parameters. Other captured tensors are not watched.
+///   - leave its inputs and what it captured as they are, and so must everybody until backward.
+///     Changed inputs and parameters are kMisuse, and so is a captured tensor into which the region
+///     writes a result with gradients. Not noticed, and WRONG gradients: other captured tensors
+///     that change, and an optimizer step of a sharded model between a forward and its backward,
+///     which runs the region again with the new parameters.
 /// The thread that runs the region must make its graph: what other threads add to that meanwhile
 /// counts as older, so that it is kMisuse the second time.
 ///
