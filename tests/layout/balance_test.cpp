@@ -65,6 +65,7 @@ TEST(Balance, WhatCannotBeIsAnErrorThatSaysWhy) {
 RC_GTEST_PROP(Balance, NoMoveWouldMakeTheSlowestQuicker, ()) {
   std::vector<RankLoad> ranks;
   const int count = *rc::gen::inRange(1, 9);
+  ranks.reserve(static_cast<std::size_t>(count));
   for (int rank = 0; rank < count; ++rank) {
     ranks.push_back({.fixed_seconds = *rc::gen::inRange(0, 1000) * 1e-3,
                      .seconds_per_element = *rc::gen::inRange(0, 1000) * 1e-9,
