@@ -41,12 +41,7 @@ class TrainParser {
  private:
   void refuse(const std::vector<std::string>& extras) const {
     if (extras.empty()) return;
-    const auto option = std::ranges::find_if(extras, is_option);
-    if (option == extras.end()) {
-      fail_usage(fmt::format("unexpected argument '{}'; the configuration file is already '{}'",
-                             extras.front(), command_.config_file));
-    }
-    const std::string word = without_value(*option);
+    const std::string word = first_option(extras, command_.config_file);
     FieldFlags::refuse_near_field(word);
     fail_unknown("option", word, {"--help", "--print-config", "--help-markdown"},
                  "fullshard train --help");

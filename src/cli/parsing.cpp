@@ -5,6 +5,7 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 
 #include "fullshard/base/error.h"
 #include "fullshard/base/text.h"
@@ -17,6 +18,13 @@ bool is_option(const std::string& argument) { return argument.starts_with('-'); 
 
 std::string without_value(const std::string& argument) {
   return argument.substr(0, argument.find('='));
+}
+
+std::string first_option(const std::vector<std::string>& extras, const std::string& config_file) {
+  const auto option = std::ranges::find_if(extras, is_option);
+  if (option != extras.end()) return without_value(*option);
+  fail_usage(fmt::format("unexpected argument '{}'; the configuration file is already '{}'",
+                         extras.front(), config_file));
 }
 
 void fail_unknown(std::string_view kind, const std::string& word,

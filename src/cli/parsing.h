@@ -19,6 +19,10 @@ bool is_option(const std::string& argument);
 /// "--name" of "--name=value".
 std::string without_value(const std::string& argument);
 
+/// Of what a command that takes a configuration file did not understand, the first option, without
+/// its value. Says so where there are only words, since one file is all it takes.
+std::string first_option(const std::vector<std::string>& extras, const std::string& config_file);
+
 /// Says that `word` is no `kind` ("option", "command"), with the nearest known one, or else where
 /// the known ones are listed.
 [[noreturn]] void fail_unknown(std::string_view kind, const std::string& word,

@@ -83,12 +83,7 @@ bool PlanParser::chosen() const { return app_.parsed(); }
 void PlanParser::refuse_extras() const {
   const std::vector<std::string> extras = app_.remaining();
   if (extras.empty()) return;
-  const auto option = std::ranges::find_if(extras, is_option);
-  if (option == extras.end()) {
-    fail_usage(fmt::format("unexpected argument '{}'; the configuration file is already '{}'",
-                           extras.front(), command_.config_file));
-  }
-  const std::string word = without_value(*option);
+  const std::string word = first_option(extras, command_.config_file);
   if (word.find('.') != std::string::npos) FieldFlags::refuse_near_field(word);
   fail_unknown("option", word, own_options(app_), kHelp);
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fullshard/base/error.h"
+#include "shard/checksum.h"
 #include "shard/engine.h"
 #include "shard/gather_owned.h"
 #include "shard/lay_out.h"
@@ -42,14 +43,8 @@ bool Engine::move_shards(const std::vector<double>& weights,
 void Engine::require_same_weights(const std::vector<double>& weights) const {
   const auto shards = static_cast<std::size_t>(mesh_.shard->size());
   if (!weights.empty() && weights.size() != shards) return;  // the layout says what is wrong
-  std::vector<double> given = weights.empty() ? std::vector<double>(shards, 1.0) : weights;
-  std::vector<double> rank0s = given;
-  const auto count = static_cast<std::int64_t>(shards);
-  mesh_.all->broadcast({rank0s.data(), count, base::DType::kFloat64}, 0, {"weights", -1}).wait();
-  std::uint8_t differs = given == rank0s ? 0 : 1;
-  mesh_.all->all_reduce({&differs, 1, base::DType::kUInt8}, comm::ReduceOp::kMax, {"weights", -1})
-      .wait();
-  if (differs == 0) return;
+  const std::vector<double> given = weights.empty() ? std::vector<double>(shards, 1.0) : weights;
+  if (ranks_unlike_rank0(*mesh_.all, given, {"weights", -1}).empty()) return;
   throw base::Error(base::ErrorCode::kMismatch,
                     "ranks want to cut by different weights; all have to pass the same");
 }

@@ -12,6 +12,7 @@
 
 #include "fullshard/base/error.h"
 #include "fullshard/base/machine.h"
+#include "shard/checksum.h"
 #include "shard/engine.h"
 
 namespace fullshard::shard {
@@ -74,14 +75,8 @@ LoadBalancer::LoadBalancer(ShardedModule sharded, std::vector<state::ElementStat
 }
 
 void LoadBalancer::require_same_options() const {
-  comm::Group& all = *sharded_.mesh().all;
   const std::array<double, 2> mine{static_cast<double>(options_.every), options_.least_gain};
-  std::array<double, 2> rank0s = mine;
-  all.broadcast({rank0s.data(), 2, base::DType::kFloat64}, 0, {"load balance", -1}).wait();
-  std::uint8_t differs = mine == rank0s ? 0 : 1;
-  all.all_reduce({&differs, 1, base::DType::kUInt8}, comm::ReduceOp::kMax, {"load balance", -1})
-      .wait();
-  if (differs == 0) return;
+  if (ranks_unlike_rank0(*sharded_.mesh().all, mine, {"load balance", -1}).empty()) return;
   throw base::Error(base::ErrorCode::kMismatch,
                     "every and least_gain of a LoadBalancer have to be the same on all ranks");
 }

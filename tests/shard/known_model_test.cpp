@@ -10,6 +10,7 @@
 #include "fullshard/models/vit.h"
 #include "fullshard/shard/sync_batch_norm.h"
 #include "support/equality.h"
+#include "support/passes_by_rank.h"
 
 // Promise 1 for the models that granularities are compared on: cut at elements, rows, heads, and
 // matrices by rows of the one and columns of the next, or whole layers owned by one rank each.
@@ -141,18 +142,6 @@ const std::vector<Subject>& subjects() {
   return all;
 }
 
-// With statistics by rank, the unsharded run computes what every rank would, one after another.
-testing::Passes passes_of(const Subject& subject, int ranks) {
-  return [=, by_rank = subject.by_rank](testing::Model& model, const Batch& batch,
-                                        const testing::Turn& turn) {
-    const int parts = by_rank && turn.size == 1 ? ranks : 1;
-    for (int part = 0; part < parts; ++part) {
-      const Batch rows = testing::rows_of_rank(batch, part, parts);
-      (model.loss(rows.x, rows.y) / parts).backward();
-    }
-  };
-}
-
 using Point = std::tuple<std::size_t, int>;
 
 class KnownModel : public ::testing::TestWithParam<Point> {
@@ -161,7 +150,7 @@ class KnownModel : public ::testing::TestWithParam<Point> {
 
   void expect_equal(FullyShardOptions sharding) {
     const int ranks = std::get<1>(GetParam());
-    const testing::Passes passes = passes_of(subject(), ranks);
+    const testing::Passes passes = testing::passes_by_rank(subject().by_rank, ranks);
     // A key's bias has no gradient but rounding, of which AdamW would make steps of full size.
     const testing::TrainOptions training{.steps = 3, .optimizer = testing::Optimizer::kSgd};
     if (expected_.empty()) expected_ = testing::train_passes(subject().problem, passes, training);

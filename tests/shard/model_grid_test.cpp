@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "support/equality.h"
+#include "support/passes_by_rank.h"
 
 // Promise 1 over kinds of models: every strategy and granularity, worlds of 1 to 5 ranks.
 
@@ -143,18 +144,6 @@ const std::vector<Subject>& subjects() {
   return all;
 }
 
-// With statistics by rank, the unsharded run computes what every rank would, one after another.
-testing::Passes passes_of(const Subject& subject, int ranks) {
-  return [=, by_rank = subject.by_rank](testing::Model& model, const Batch& batch,
-                                        const testing::Turn& turn) {
-    const int parts = by_rank && turn.size == 1 ? ranks : 1;
-    for (int part = 0; part < parts; ++part) {
-      const Batch rows = testing::rows_of_rank(batch, part, parts);
-      (model.loss(rows.x, rows.y) / parts).backward();
-    }
-  };
-}
-
 using Point = std::tuple<std::size_t, int>;
 
 class ModelGrid : public ::testing::TestWithParam<Point> {
@@ -162,7 +151,7 @@ class ModelGrid : public ::testing::TestWithParam<Point> {
   void expect_equal(const FullyShardOptions& sharding, int replicate = 1) {
     const auto [index, ranks] = GetParam();
     const Subject& subject = subjects()[index];
-    const testing::Passes passes = passes_of(subject, ranks);
+    const testing::Passes passes = testing::passes_by_rank(subject.by_rank, ranks);
     const testing::TrainOptions training{.steps = 3, .optimizer = optimizer_};
     if (expected_.empty()) expected_ = testing::train_passes(subject.problem, passes, training);
     testing::expect_passes_give(expected_, subject.problem, passes,
